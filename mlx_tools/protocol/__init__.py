@@ -1,8 +1,8 @@
 """The wire protocol: text to messages, and back. Pure: nothing here does I/O.
 
-`read` and `Reader` tell what a completion holds; `judge` says of each call whether it is valid and
-what reading alone demands before it may run; the writers give the host's own lines. The rules are
-in docs/protocol.md.
+`read` and `Reader` return the messages of a completion. `judge` says whether each call is valid,
+and what reading alone requires before the call may run. The writers return the host's own lines.
+The rules are in docs/protocol.md.
 """
 
 from __future__ import annotations

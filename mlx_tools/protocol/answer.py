@@ -36,11 +36,12 @@ _FINAL_ACTION: Final = re.compile(
 def find_answer(text: str) -> tuple[str, str]:
     """Return the answer in ``text``, and the thought in the same frame before it.
 
-    Left out is what its family puts around an answer.
+    The marks that the model's family puts around an answer are left out.
     """
     opening = _OPENING.match(text)
     answer = text[opening.end() :] if opening is not None else text
-    # From the tail only: the pattern begins with blanks, and would be tried at each of a long text.
+    # Only in the tail: the pattern begins with blanks, and would be tried at each blank of a long
+    # text.
     tail = max(0, len(answer) - _MAX_CLOSING_CHARS)
     closing = _CLOSING.search(answer, tail)
     answer = answer[: closing.start()] if closing is not None else answer
@@ -54,7 +55,7 @@ def find_answer(text: str) -> tuple[str, str]:
     if '"Final Answer"' in answer and (action := _FINAL_ACTION.match(answer)) is not None:
         answer = _final_action(action["object"]) or answer
     answer = answer.strip()
-    # A frame with nothing in it is shown as it was written: an empty answer tells a person nothing.
+    # An empty frame is shown as it was written: an empty answer tells a person nothing.
     return (answer, thought.strip()) if answer else (text.strip(), "")
 
 

@@ -1,7 +1,8 @@
-"""Text that looks like a call and that no rule reads (reading rules 8a and 8b).
+"""Text that looks like a call but that no rule reads (reading rules 8a and 8b).
 
-It looks for a tool's name beside what only calls have: arguments that this tool could take, a mark
-spelt like a control token, an element that is named for calls. So it knows no family.
+A tool's name is not enough. Next to it must be something that only calls have: arguments that this
+tool could take, a mark spelt like a control token, or an element named for calls. So no family of
+models has to be known.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _MAX_NAME_OFFSET: Final = (
     40  # characters between a control token and a tool's name, as rule 8a has it
 )
 _MAX_LINE_CHARS: Final = (
-    200  # characters before an object that are looked at for a line's beginning
+    200  # characters before an object in which its line's beginning is looked for
 )
 
 _MARK_WORDS: Final = r"(?:tool|function|call|python|action|message|channel|recipient|plugin)"
@@ -58,19 +59,19 @@ _PARAMETER: Final = re.compile(
     r"(?P<key>[\w.-]{1,64})"
 )
 _LINE: Final = re.compile(r"[^\n]+")
-_MAX_CALL_LINE_CHARS: Final = 4_000  # characters; what is longer is data
+_MAX_CALL_LINE_CHARS: Final = 4_000  # characters; a longer text is data
 _CALL_END: Final = re.compile(
     r"\s*<[/|｜][\w|｜:]{0,40}(?:tool|function|call|invoke|action)[\w|｜:]{0,40}>"
 )
 _NAME_AND_BRACKET: Final = re.compile(
     r"[\s\[]*<?[\w$.:/-]+[^\w(\[{<>]{0,20}(?:[A-Za-z ]{0,20}:\s*)?([({<>])"
 )
-# Behind one of these a call is an example in an answer about code.
+# After one of these words a call is an example in an answer about code.
 _CODE_WORDS: Final = frozenset(("await", "return", "yield", "new", "assert", "not", "from", "in"))
 _MARK_BEFORE: Final = re.compile(r"(?:</?[\w|｜:]{1,40}>\s*)+")
 _MARK_WORD: Final = re.compile(r"(?:tool|function|code|calls?|python|json|name)_?", re.IGNORECASE)
 _MARK: Final = re.compile(r"</?[\w|｜:]{1,40}>")
-_MARK_CHARS: Final = 43  # of the longest one
+_MARK_CHARS: Final = 43  # of the longest mark
 _LAST_WORD: Final = re.compile(r"[A-Za-z_][\w.-]{0,200}\Z")
 _LINE_HEAD: Final = re.compile(r"[\s\[*]{0,8}(?:[A-Za-z_ ]{1,24}:[\s*]{0,4})?")
 _KEY_AND_VALUE: Final = re.compile(
@@ -83,7 +84,7 @@ _FILLER: Final = (
     r"(?:[^A-Za-z{]|ARGS|json|arguments?|args|params|parameters|input|action|tool|function|code|"
     r"commentary|content|constrain|message|call|name|sep|id|call_id)"
 )
-# `new Name {`, `= name {` and their kin are code in other languages.
+# `new Name {`, `= name {` and the like are code in other languages.
 _NAME_BEFORE: Final = re.compile(
     rf"(?<![\w.$-])(?<!new )(?<!= )(?<!await )(?<!return )(?:function)?"
     rf"(?P<name>[A-Za-z_$][\w$.-]*){_FILLER}{{0,24}}\Z",
@@ -121,14 +122,16 @@ _HEADER: Final = re.compile(
 
 _CALL_FORMS: Final = (_NAME_KEY, _HEADER)
 _MARK_FORMS: Final = (_ELEMENT, _ATTRIBUTE, _CHILD, _NAME_LINE)
-"""Forms that only calls have. A group ``key`` is a parameter, of the tool that is named if another
-group is there; any other group names a tool."""
+"""Forms that only calls have.
+
+A group ``key`` is a parameter of the tool that another group names. Any other group names a tool.
+"""
 
 
 class CallLikeText:
     """A text that may look like a call.
 
-    ``unquoted`` is the same with blanks for what is quoted in it.
+    ``unquoted`` is the text with its quoted parts replaced by blanks.
     """
 
     def __init__(self, text: str, unquoted: str, catalog: ToolCatalog) -> None:
@@ -139,7 +142,7 @@ class CallLikeText:
         self._word_starts = catalog.pattern(glued=True)
 
     def reason(self) -> str:
-        """Return why the text looks like a call; empty where it does not."""
+        """Return why the text looks like a call; empty if it does not."""
         return next(filter(None, self._reasons()), "")
 
     def _reasons(self) -> Iterator[str]:
@@ -154,7 +157,7 @@ class CallLikeText:
             yield "its marks are not those of a call"
 
     def _is_form(self, form: re.Pattern[str]) -> bool:
-        """Return whether a form stands in the text whose groups are a tool's."""
+        """Return whether a form is in the text whose groups name a tool or its parameter."""
         for found in form.finditer(self._unquoted):
             groups = found.groupdict()
             key = groups.pop("key", None)
@@ -171,15 +174,15 @@ class CallLikeText:
     # --- objects ------------------------------------------------------------------------------
 
     def _objects(self) -> Iterator[str]:
-        """Yield the reason why each object looks like a call, wherever it stands."""
+        """Yield the reason why each object looks like a call, at any place in the text."""
         said = self._unquoted
         for scanner, value in find_objects(self._text, said):
             pos, end = scanner.start, scanner.pos
             line = said.rfind("\n", max(0, pos - _MAX_LINE_CHARS), pos) + 1
             before = said[line:pos].strip(" \t[-*0123456789.)")
             begins = not before and pos - line < _MAX_LINE_CHARS
-            # An object that cannot be read has no keys to judge by: its first characters have to
-            # do.
+            # An object that cannot be read has no keys to judge by, so its first characters are
+            # used.
             if value is None or scanner.bad_reason:
                 ahead = said[pos : pos + _MAX_LINE_CHARS]
                 if begins and _CALL_KEY.search(ahead) and self._names.search(ahead):
@@ -189,7 +192,7 @@ class CallLikeText:
                 yield "its keys are not those of a call" if is_alone else BESIDE_TEXT
 
     def _is_call(self, value: Mapping[str, Any], pos: int, end: int, extent: Extent) -> bool:
-        """Return whether an object is a call, holds one, or stands behind a tool's name."""
+        """Return whether an object is a call, holds one, or follows a tool's name."""
         for call, _ in object_calls(value):
             has_arguments = "missing_arguments" not in call.repairs
             fits = self._catalog.fits(call.name, call.arguments)
@@ -213,7 +216,7 @@ class CallLikeText:
             return self._fits(glued, value)
         for found in self._word_starts.finditer(
             self._unquoted, window, pos
-        ):  # glued to the word behind it
+        ):  # joined to the word after it
             if _GLUED.fullmatch(self._unquoted, found.end(), pos):
                 return self._fits(found[0], value)
         return False
@@ -226,7 +229,7 @@ class CallLikeText:
     # --- lines --------------------------------------------------------------------------------
 
     def _call_lines(self) -> Iterator[str]:
-        """Yield the reason why each line looks like a call in Python, or a rest of one."""
+        """Yield why each line looks like a call in Python, or like the rest of one."""
         lines = [*_LINE.finditer(self._unquoted)]
         whole = self._unquoted.strip(" \t\r\n`")
         all_chars = len(_MARK_BEFORE.sub("", whole[: _end_without_marks(whole)]).strip())
@@ -249,8 +252,8 @@ class CallLikeText:
     def _call_line(self, line: str, *, is_whole: bool) -> str:
         """Return why a line is like a call in Python.
 
-        A word may stand before it if it is the whole text. A line that is sound Python, and no
-        such call, is code.
+        A word may precede the call if the line is the whole text. A line of valid Python that is no
+        such call is code.
         """
         line = line[: _end_without_marks(line)]
         head, bracket, rest = line.partition("(")
@@ -263,7 +266,8 @@ class CallLikeText:
                 arguments = keywords(rest.rstrip("]} \t").removesuffix(")"))
                 if name and begins and arguments and self._catalog.fits_wholly(name, arguments):
                     return BESIDE_TEXT
-                # Sound Python that fits no tool wholly is code, however much it looks like a call.
+                # Valid Python that does not fit a tool completely is code, however much it looks
+                # like a call.
                 return ""
         found = self._word_starts.search(line)
         if found is None or not _LINE_HEAD.fullmatch(line, 0, found.start()):
@@ -275,9 +279,9 @@ class CallLikeText:
         return "a call cannot be read" if is_call else ""
 
     def _find_named_tool(self, word: str, *, is_whole: bool) -> str:
-        """Return the tool that a word names, be it glued to a mark before it.
+        """Return the tool that a word names, also if a mark is joined to the word.
 
-        In code another case is another name.
+        In code a name in another case is another name.
         """
         name = self._catalog.find_nearly(word)
         # Names are found in any case; `Clock(1)` is a class more often than the tool `clock`.
@@ -286,12 +290,12 @@ class CallLikeText:
         return self._glued_name(word) if is_whole and not name else ""
 
     def _glued_name(self, word: str) -> str:
-        """Return the tool whose name ends a word, behind one that only marks have."""
+        """Return the tool whose name ends a word, after a character that only marks have."""
         names = (self._catalog.find(word[one.end() :]) for one in _MARK_WORD.finditer(word))
         return next(filter(None, names), "")
 
     def _begins_with_key(self, text: str, name: str, *, is_quoted: bool = False) -> bool:
-        """Return whether a parameter of this tool and a value stand there.
+        """Return whether a parameter of this tool and a value are there.
 
         The mark between them may be missing.
         """
@@ -304,7 +308,7 @@ class CallLikeText:
     # --- marks --------------------------------------------------------------------------------
 
     def _is_marked(self) -> bool:
-        """Return whether a mark that no rule reads stands near a tool's name."""
+        """Return whether a mark that no rule reads is near a tool's name."""
         said, names = self._unquoted, self._names
         for mark in _MARKS:
             for found in mark.finditer(said):
@@ -318,7 +322,7 @@ class CallLikeText:
 
 
 def _end_without_marks(text: str) -> int:
-    """Return where the text ends without the marks and white space behind it."""
+    """Return where the text ends without the marks and white space after it."""
     end = len(text)
     while True:  # backwards: a pattern would look from every mark to the end
         while end and text[end - 1].isspace():
@@ -338,7 +342,7 @@ def may_be_call(text: str) -> bool:
 def _has_text_after(text: str) -> bool:
     """Return whether text follows the first bracket that is closed.
 
-    Brackets and marks are none.
+    Brackets and marks do not count as text.
     """
     begin = text.find("(")
     source = TextSource(text, pos=max(begin, 0), final=True)
@@ -350,7 +354,7 @@ def _has_text_after(text: str) -> bool:
 
 
 def _is_python(line: str) -> bool:
-    """Return whether a line is sound Python: code is no damaged call."""
+    """Return whether a line is valid Python: code is no damaged call."""
     try:
         ast.parse(line.strip())
     except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -361,7 +365,7 @@ def _is_python(line: str) -> bool:
 def fitting_calls(catalog: ToolCatalog, value: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield tool and arguments of each object in a value that fits a tool.
 
-    The name stands under whatever key, the arguments under another, beside it or under the name.
+    Any key may have the name. The arguments are under another key, next to it or below the name.
     """
     for found in iter_values(value):
         for key, named in found.items() if isinstance(found, Mapping) else ():

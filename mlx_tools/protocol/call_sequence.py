@@ -1,10 +1,9 @@
 """A sequence of calls in a dialect (reading rule 8a).
 
-It goes from the opening mark to the end of the last call that belongs to it.
-
-What comes next in the text decides which reader goes on, not the mark alone, for models mix the
-forms that they have seen: an object or an array is JSON, a tag is XML, a name is followed by an
-object, by brackets, or by keys and values in turn.
+It goes from the opening mark to the end of the last call that belongs to it. The text after the
+mark decides how it is read, not the mark alone, because models mix the forms that they have seen.
+An object or an array is JSON, a tag is XML. After a name comes an object, or brackets, or keys and
+values in turn.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ _WORD: Final = re.compile(r"[A-Za-z0-9_-]++")
 _BULLET: Final = re.compile(r"[0-9]{1,3}[.)][ \t]++")
 _FENCES: Final = "```json", "```tool_code", "```python", "```py", "```xml", "```"
 
-# Marks that end in `=` are a part of the call's tag, which the reader of tags takes whole, and
-# harmony's are headers: both are looked for on their own.
+# Marks that end in `=` are a part of the call's tag, which the reader of tags takes whole.
+# Harmony's marks are headers. Both are searched for separately.
 _OPENING: Final = tuple(
     mark
     for one in DIALECTS
@@ -73,15 +72,15 @@ _CALL_TAGS: Final = tuple(
     {mark: 0 for one in DIALECTS for mark in (one.open, *one.call[:1]) if mark.endswith("=")}
 )
 _CALL_TYPE: Final = "tool_call"
-# A result that the model made up between two calls: the second builds on what nobody computed.
+# A result that the model made up between two calls: the second call builds on an invented result.
 _FOREIGN: Final = re.compile(
     r"<tool_response>|<\|tool_response|^[ \t]*(?:Observation|Result|User)[ \t]*:|[\[{]|<\|", re.M
 )
-"""Signs between two calls that more than prose stands there."""
+"""Signs between two calls that show more than prose."""
 
 
 class MessageHeader(NamedTuple):
-    """The header of a message of harmony and its kin: its recipient and channel."""
+    """The header of a message, as in harmony: its recipient and channel."""
 
     recipient: str
     channel: str
@@ -94,17 +93,7 @@ _CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
 class CallSequenceReader:
     """One sequence of calls, from the opening mark where ``source`` is read.
 
-    `steps` is to be resumed while it yields. Afterwards ``calls`` are those that were read, each up
-    to its place in ``ends``; ``end`` is that of the last, closing marks included. ``fault`` says
-    why no more could be read, ``cut`` that the text ended within a call, ``has_open_end`` that it
-    ended behind a mark that opens one. ``has_text_behind``: prose follows in the same line.
-    ``names_tool``: a tool was named where a call may stand. ``header``: no call stood there, but
-    what precedes a message of another kind. ``is_tagged``: values stood between tags, so that a
-    schema gave them their types. ``is_typed``: an object says itself that it is a call of the
-    protocol's; ``is_envelope``, of OpenAI's or Anthropic's. ``is_explicit``: the form has marks
-    enough to be a call whatever it names. ``aliases``: all objects were calls by their keys alone.
-    ``is_python``: one was written as in Python. ``object_begin`` is where the object begins that
-    is open and may be a call.
+    Resume `steps` while it yields. Afterwards the attributes say what was read.
     """
 
     def __init__(
@@ -115,29 +104,50 @@ class CallSequenceReader:
         max_calls: int | None = None,
         skip: int | None = None,
     ) -> None:
-        """Begin where ``source`` is read.
+        """Begin at the place of ``source``.
 
-        ``skip`` is the length of what stands before the first call, by default of the mark.
+        ``skip`` is the length of the text before the first call, by default that of the mark.
         """
         self.source = source
         self.dialect = dialect
         self.begin = self.end = source.pos
+        """The places of the opening mark, and after the last closing mark."""
         self.calls: list[ToolCall] = []
         self.ends: list[int] = []
+        """The place where each call ends."""
         self.dropped: list[str] = []
         self.cut: CutOff | None = None
+        """Set if the text ends within a call."""
         self.fault = ""
-        self.has_open_end = self.has_text_behind = self.names_tool = self.is_explicit = False
-        self.is_tagged = self.is_typed = self.is_envelope = self.is_python = False
+        """The reason why no more calls could be read."""
+        self.has_open_end = False
+        """True if the text ends after a mark that opens a call."""
+        self.has_text_behind = False
+        """True if prose follows in the same line."""
+        self.names_tool = False
+        """True if a tool is named in a place for calls."""
+        self.is_explicit = False
+        """True if the form has enough marks to be a call, whatever it names."""
+        self.is_tagged = False
+        """True if values were between tags, so that a schema gave them their types."""
+        self.is_typed = False
+        """True if an object has the protocol's own type of calls."""
+        self.is_envelope = False
+        """True if an object has OpenAI's or Anthropic's type of calls."""
+        self.is_python = False
+        """True if a call was written as in Python."""
         self.aliases = True
+        """True if all objects were calls by their keys alone."""
         self.header: MessageHeader | None = None
+        """The header of a message of another kind, which was there in place of a call."""
         self.object_begin = -1
+        """The place of an open object that may be a call."""
         self._catalog = catalog
         self._max_calls = max_calls
         size = 0 if dialect.opens_tag else len(dialect.open)
         self._skip = size if skip is None else skip
-        self._last = 0  # where a call was looked for last
-        self._is_closed = False  # a closing mark stands behind the last call
+        self._last = 0  # where a call was searched for last
+        self._is_closed = False  # a closing mark follows the last call
         self._has_noise = False
         self._in_array = False
         self._is_one_array = False  # the family writes all its calls in one array or object
@@ -158,7 +168,7 @@ class CallSequenceReader:
             self.cut = cut
 
     def candidate(self, extent: Extent = "whole") -> Candidate:
-        """Return the calls as the table of rule 8a asks for them."""
+        """Return the calls in the form in which the table of rule 8a judges them."""
         names, fits, is_explicit = self.names_tool, None, self.aliases
         first = self.calls[0] if self.calls else None
         if first is not None:
@@ -169,7 +179,8 @@ class CallSequenceReader:
         if is_code and not all(
             self._catalog.own_name(call.name) == call.name for call in self.calls
         ):
-            return Candidate("python", False, None, extent)  # in code another case is another name
+            # in code a name in another case is another name
+            return Candidate("python", False, None, extent)
         if self.dialect.open:
             is_explicit = self.is_explicit or not self.dialect.line
             return Candidate("marked", names, fits, is_explicit=is_explicit)
@@ -189,7 +200,7 @@ class CallSequenceReader:
     def may_close(
         self, reason: FinishReason, mutates: Callable[[str, Mapping[str, Any]], bool]
     ) -> bool:
-        """Return whether the calls, the last without its closing brackets, count (rule 7)."""
+        """Return whether the calls count if the last one lacks closing brackets (rule 7)."""
         if reason != "stop" or not self.calls or "missing_closers" not in self.calls[-1].repairs:
             return False
         return not any(may_mutate(mutates, call) for call in self.calls)
@@ -210,8 +221,7 @@ class CallSequenceReader:
                 self.end = self.source.pos
                 continue
             char = yield from self.source.peek()
-            # One separator at most: a second, or one behind a closing mark, is the beginning of
-            # prose.
+            # One separator at most: a second one, or one after a closing mark, begins prose.
             is_separator = char in (",", ";") and not (is_separated or self._is_closed)
             if not is_separator and not (yield from self.source.match(_BULLET, 8)):
                 break
@@ -222,11 +232,11 @@ class CallSequenceReader:
         return (yield from self._is_followed())
 
     def _is_another(self, char: str) -> Steps[bool]:
-        """Return whether a call stands here, its mark taken."""
+        """Return whether a call begins here; take its mark."""
         here = self.source.pos
         if self._has_header:
-            # Harmony's final message begins with the same marks: only a recipient that is a tool
-            # tells.
+            # Harmony's final message begins with the same marks. Only a recipient that is a tool
+            # makes it a call.
             begun = yield from self.source.mark("<|start|>", "<|channel|>")
             self.source.pos = here
             ahead = (yield from self.source.lookahead(_MAX_HEADER_CHARS)) if begun else ""
@@ -247,7 +257,7 @@ class CallSequenceReader:
             return self.dialect.body == "python" and (yield from self._is_named())
         if (yield from self.source.stands(*_CALL_TAGS)):
             return True
-        # Functionary's template ends the prompt with its mark, so only later calls have it.
+        # Functionary's template ends the prompt with its mark, so only later calls have the mark.
         if not self.dialect.open and (yield from self.source.mark(">>>")):
             return True
         if not char or (self._is_closed and self.dialect.open):
@@ -267,7 +277,7 @@ class CallSequenceReader:
         return self._catalog.find(name)
 
     def _is_named(self) -> Steps[bool]:
-        """Return whether a name and what may follow it in a call stand here."""
+        """Return whether a name begins here, with text after it as in a call."""
         here = self.source.pos
         name = yield from self.source.match(_NAME, _MAX_NAME_CHARS)
         char = yield from self.source.peek()
@@ -279,7 +289,7 @@ class CallSequenceReader:
     def _is_followed(self) -> Steps[bool]:
         """Return False after the last call; note whether prose follows in its line.
 
-        True if another call with the same mark follows behind prose.
+        Return True if another call with the same mark follows after prose.
         """
         source, dialect = self.source, self.dialect
         source.pos = self.end
@@ -288,12 +298,12 @@ class CallSequenceReader:
         char = yield from source.peek()
         ends = char in ("", "\n") or bool((yield from source.mark(*END_TOKENS)))
         source.pos = here
-        # Models introduce the next call in words. A mark of its own shows that it is one; without
-        # one the words end the sequence.
+        # Models introduce the next call in words. A call with its own mark goes on the sequence;
+        # without a mark the words end it.
         if not self._is_full and dialect.close and not dialect.line and not self._is_one_array:
             ahead = yield from source.lookahead(_MAX_PROSE_CHARS + len(dialect.open))
             found = ahead.find(dialect.open)
-            is_new = source.pos + found + self._skip > self._last  # else no call stood there
+            is_new = source.pos + found + self._skip > self._last  # else there was no call
             if found >= 0 and is_new and not _FOREIGN.search(ahead, 0, found):
                 self.dropped.append(ahead[:found].strip())
                 source.pos += found + self._skip
@@ -335,7 +345,7 @@ class CallSequenceReader:
         while True:
             yield from self.source.space(lines=not self.dialect.line or is_fenced)
             if self.dialect.line and not is_fenced and self.dialect.open:
-                # a mark that may stand in prose: on its line a call stands, or a fence behind it
+                # The mark may be in prose. Then a call must be in its line, or a fence after it.
                 if (yield from self.source.peek()) not in ("\n", "`"):
                     break
                 yield from self.source.space()
@@ -346,7 +356,7 @@ class CallSequenceReader:
                 break
         char = yield from self.source.peek()
         if not char and self.calls:
-            self.has_open_end = True  # a mark that opens a call stands in place of one that closes
+            self.has_open_end = True  # a mark that opens a call is in place of one that closes
             return
         if not char:
             raise CutOff
@@ -369,10 +379,10 @@ class CallSequenceReader:
     # --- JSON ---------------------------------------------------------------------------------
 
     def _json(self) -> Steps[_Object]:
-        """Read the object that stands here.
+        """Read the object that begins here.
 
-        At the very end one that lacks closing brackets is read with them, and the sequence is
-        ``cut``.
+        At the end of the text an object that lacks closing brackets is read with them, and the
+        sequence is ``cut``.
         """
         try:
             return (yield from self.source.json_object())
@@ -383,14 +393,15 @@ class CallSequenceReader:
                 found = cut.scanner.read(self.source.text, close=True)
             except Unreadable:
                 raise cut from None
-            # Whether it counts without them depends on what the calls can change: `may_close`.
+            # Whether it counts without its brackets depends on what the calls can change:
+            # `may_close`.
             self.cut = cut
             return found
 
     def _json_arguments(self, name: str) -> Steps[None]:
         self._note(name)
         value, repairs = yield from self._json()
-        inner = object_calls(value)  # some name the tool once more within the object
+        inner = object_calls(value)  # some models name the tool once more within the object
         if inner and not self._catalog.find(name):
             name = self._catalog.find(inner[0][0].name) or name
         if (
@@ -411,16 +422,16 @@ class CallSequenceReader:
             self.object_begin = -1
         except Fault as fault:
             self.object_begin = -1
-            # Only a wrapper of several calls may hold a remark between them; else the call is at
-            # fault.
+            # Only a wrapper of several calls may have a remark between them; otherwise the call is
+            # faulty.
             if self.dialect.form != "any" or not self.calls:
                 raise
             yield from self._skip_line(fault)
             return
         cut, self.cut = self.cut, None  # it counts only if the object is a call
         keys = [*value] if len(value) == 1 else []
-        # Apertus has the name as the one key, and others slip into that. In bare text it is how
-        # most data looks, so there it has to be a tool's name in a list.
+        # Apertus writes the name as the only key, and other models sometimes do. Most data looks
+        # so, too: in bare text the key must be a tool's name, within a list.
         if keys and isinstance(value[keys[0]], dict):
             is_known = bool(self._catalog.find(keys[0])) and not self._catalog.knows_all
             is_bare = not self.dialect.open
@@ -434,7 +445,8 @@ class CallSequenceReader:
         if not found or value.get("type") in ("final_answer", "tool_observation"):
             raise Fault("a call needs a name and arguments")
         first = found[0][0]
-        # `{"name": "Ann"}` is data: an object with a name alone must name a tool, or have our type.
+        # `{"name": "Ann"}` is data. An object with a name alone must name a tool, or have the
+        # protocol's type.
         is_named_alone = not self.dialect.open and "missing_arguments" in first.repairs
         if is_named_alone and not (
             self._catalog.find(first.name) or value.get("type") == _CALL_TYPE
@@ -488,7 +500,7 @@ class CallSequenceReader:
                 return
 
     def _after_item(self) -> Steps[str]:
-        """Go past the mark behind an item: a comma, or what closes the brackets.
+        """Skip the mark after an item: a comma, or the one that closes the brackets.
 
         The mark is empty at the end.
         """
@@ -515,7 +527,7 @@ class CallSequenceReader:
     def _python(self, name: str) -> Steps[None]:
         """Read the brackets after a name, and the arguments in them."""
         self.aliases, self.is_python = False, True
-        # Gemma and Gemini were trained to print what a call gives.
+        # Gemma and Gemini were trained to print the result of a call.
         if name == "print" and not self._catalog.find(name):
             yield from self._print_call()
             return
@@ -570,7 +582,7 @@ class CallSequenceReader:
             yield from self._python(name)
             return
         if not self.dialect.open and not self._catalog.find(name):
-            name = name.removeprefix("function")  # the kind stood first, without its mark
+            name = name.removeprefix("function")  # the kind came first, without its mark
         self.aliases = False
         self._note(name)
         if char == "{" and is_literal:
@@ -584,11 +596,11 @@ class CallSequenceReader:
         source, dialect = self.source, self.dialect
         mark = yield from self._skip_argument_marks()
         char = yield from source.peek()
-        # Step 3 and DeepSeek write the kind first; behind it stands a tag, or the name.
+        # Step 3 and DeepSeek write the kind first; after it comes a tag, or the name.
         if name == "function" and char == "<":
             yield from self._tags()
             return
-        if name == "function" and _NAME.match(char or "{"):  # the kind stood first
+        if name == "function" and _NAME.match(char or "{"):  # the kind came first
             name = yield from source.match(_NAME, _MAX_NAME_CHARS)
             self._note(name)
             mark = (yield from self._skip_argument_marks()) or mark
@@ -632,7 +644,7 @@ class CallSequenceReader:
 
     def _after_noise(self) -> Steps[None]:
         """Drop the words between the mark and the call; the call counts as repaired."""
-        # Once: a text that mentions marks over and over would be searched from each of them.
+        # Only once: in a text full of marks each mark would start another search.
         if self._has_noise:
             raise Fault("a call is due after the mark")
         self._has_noise = True
@@ -689,7 +701,7 @@ class CallSequenceReader:
         self.header = MessageHeader(recipient, channels[-1] if channels else "")
         if not recipient and self._catalog.pattern().search(head):
             self._fail_header("the recipient of the message cannot be read")
-        # In Functionary's form speech is for `all`.
+        # In Functionary's form a message for `all` is for the user.
         if not recipient or recipient in ("user", "assistant", "all"):
             return
         yield from self.source.space()
@@ -704,6 +716,6 @@ class CallSequenceReader:
             self._fail_header("arguments are due")
 
     def _fail_header(self, reason: str) -> NoReturn:
-        """Fail where a message is for a tool and no call can be read."""
+        """Fail if a message is for a tool and no call can be read."""
         self.header, self.names_tool = None, True
         raise Fault(reason)

@@ -1,4 +1,4 @@
-"""The tools on offer: which one a name means, and which arguments fit it."""
+"""The available tools: which one a name means, and which arguments fit it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ from mlx_tools.schema import (
 Catalog = Mapping[str, Mapping[str, Any]]
 
 _MAX_NAME_CHARS: Final = 200
-_LONG_NAME: Final = 6  # a name of so many characters is found within a word as well
-_MIN_NEAR_CHARS: Final = 3  # characters of a name that can be told although one is wrong
+_LONG_NAME: Final = 6  # a name of at least so many characters is found within a word, too
+_MIN_NEAR_CHARS: Final = 3  # characters from which on a name is recognised with one wrong character
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_-]{1,64}(?:\.|:|/|__)(?=[A-Za-z])")
 """The prefix that a server or a namespace puts before a tool's name."""
 
 _TYPE_KEYWORDS: Final = frozenset(
     ("type", "additionalProperties", "unevaluatedProperties", "anyOf", "oneOf", "not")
 )
-"""Keywords of JSON Schema whose fault says that a value is of no possible type, or that a key is
-unknown. Any other fault, such as a missing key, leaves a call that is meant and is invalid."""
+"""Keywords of JSON Schema whose fault means that a value is of an impossible type, or a key is
+unknown.
+
+With any other fault, such as a missing key, the text is a call, but an invalid one."""
 
 
 def without_prefixes(name: str) -> Iterator[str]:
@@ -42,8 +44,8 @@ def without_prefixes(name: str) -> Iterator[str]:
 class ToolCatalog:
     """The tools by name, each with the schema of its parameters.
 
-    ``tools`` None: nothing is known, and every name may be a tool's, as in a text that is searched
-    for calls without a catalog.
+    If ``tools`` is None nothing is known, and every name may be a tool's. So a text is searched for
+    calls without a catalog.
     """
 
     def __init__(self, tools: Catalog | None) -> None:
@@ -57,14 +59,14 @@ class ToolCatalog:
     def _by_loose_name(self) -> dict[str, str]:
         names = {loose_name(name): name for name in self._tools}
         other = {loose_name(a): tool for a, tool in ALIASES.items() if tool in self._tools}
-        # A tool's own name comes before what is another's alias.
+        # A tool's own name comes before an alias of another tool.
         return other | names
 
     def find(self, name: str) -> str:
         """Return the name of the tool that is meant, empty if none is.
 
-        A name may differ in case and separators, and stand behind that of a server, or before
-        ``.call`` as Llama's built-in tools do.
+        A name may differ in case and separators. It may follow the name of a server, or precede
+        ``.call`` as with Llama's built-in tools.
         """
         if self.knows_all or name in self._tools:
             return name.removeprefix("functions.") if self.knows_all else name
@@ -73,7 +75,7 @@ class ToolCatalog:
         return next((one for one in names if loose_name(one) in self._by_loose_name), "")
 
     def find_nearly(self, name: str) -> str:
-        """Return the tool whose name differs in one character that is lost or wrong."""
+        """Return the tool whose name differs in one missing or wrong character."""
         if meant := self.find(name):
             return meant
         if not _MIN_NEAR_CHARS <= len(name) <= _MAX_NAME_CHARS:
@@ -86,7 +88,7 @@ class ToolCatalog:
         return frozenset(key for schema in self._tools.values() for key in read_properties(schema))
 
     def pattern(self, *, glued: bool = False) -> re.Pattern[str]:
-        """Return a pattern of the tools' names; short ones count as words alone.
+        """Return a pattern of the tools' names; short names count as whole words only.
 
         ``glued``: a name of any length begins a word, and may go on.
         """
@@ -114,7 +116,7 @@ class ToolCatalog:
     def fits(self, name: str, arguments: Mapping[str, Any]) -> bool:
         """Return whether a tool of this name could take the arguments.
 
-        It could if no unknown key is there where its schema forbids them, and every value is of a
+        It could if there is no unknown key that its schema forbids, and every value is of a
         possible type after the coercions of rule 10. Missing keys do not matter.
         """
         if not self.find(name):
@@ -131,17 +133,17 @@ class ToolCatalog:
         return arguments.keys() <= known.keys() and self.fits(name, arguments)
 
     def takes(self, arguments: Mapping[str, Any]) -> bool:
-        """Return whether any tool could take the arguments, and needs no others."""
+        """Return whether any tool could take the arguments and requires no others."""
         return bool(arguments) and any(self.fits_wholly(name, arguments) for name in self._tools)
 
     def fits_wholly(self, name: str, arguments: Mapping[str, Any]) -> bool:
-        """Return whether the arguments fit closely, and none that is required is missing."""
+        """Return whether the arguments fit closely, with all required ones."""
         due = read_required(self.parameters(name))
         return arguments.keys() >= set(due) and self.fits_closely(name, arguments)
 
 
 def _is_near(name: str, tool: str) -> bool:
-    """Return whether two names differ in one character that is lost, added or another."""
+    """Return whether two names differ in one missing, added or other character."""
     if abs(len(name) - len(tool)) > 1:
         return False
     long, short = sorted((name, tool), key=len, reverse=True)

@@ -1,10 +1,10 @@
 """The marks around messages, and the lines that the host writes within them.
 
-Marks are white space, fences, tags, bullets and what surrounds thoughts.
+Marks are white space, fences, tags, bullets and the marks of thoughts.
 
-Patterns end in ``(?=...)`` or have a twin for their beginnings, so that a text that comes in pieces
-is read as it would be whole: a beginning at the end of a piece waits for more. All are bounded in
-length; what is longer is prose. What `write_call` and `write_answer` write is read back as it was.
+Patterns end in ``(?=...)`` or have a second pattern for their beginnings. So text in pieces is read
+like the whole text: a beginning at the end of a piece waits for more. All patterns are bounded in
+length; longer text is prose. The lines of `write_call` and `write_answer` are read back unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RESPONSE_END: Final = "</tool_response>"
 
 _FENCE: Final = r"(?:`{3,16}|~{3,16})"
 FENCE: Final = re.compile(rf"({_FENCE})([A-Za-z0-9_+.-]{{0,32}})[ \t\r]{{0,16}}(?=[\n{{\[<]|\Z)")
-"""A fence with what it says of its content, which ends its line or stands before an object."""
+"""A fence with its info string, which ends the line or comes before an object."""
 
 BARE_FENCE: Final = re.compile(r"`{3,16}(?!`)|~{3,16}(?!~)")
 FENCE_BEGUN: Final = re.compile(
@@ -51,7 +51,7 @@ _CLOSER: Final = re.compile(r"[ \t\r\n]*+(?:(\])|(</tool_call>)|(`{3,16}|~{3,16}
 
 
 class Wrapping(NamedTuple):
-    """The wrapping that was open around a message, each closed behind it."""
+    """The wrapping that was open around a message, and is closed after it."""
 
     array: bool = False
     tag: bool = False
@@ -59,7 +59,7 @@ class Wrapping(NamedTuple):
 
 
 def wrapping_end(text: str, pos: int, wrapping: Wrapping) -> int:
-    """Return where the wrapping that belongs to a message ends, from ``pos`` on."""
+    """Return where the wrapping of a message ends, from ``pos`` on."""
     due = [*wrapping]
     while any(due) and (found := _CLOSER.match(text, pos)):
         which = (found.lastindex or 1) - 1
@@ -90,17 +90,16 @@ HEADERS: Final = (
 CONTROL_TOKEN: Final = re.compile(
     r"</?[|｜][^<>|｜\n]{1,60}[|｜]>|<[|｜]?[\w▁:/. -]{1,60}[|｜]>|<[|｜]\w{1,30}>|✿\w{1,20}✿"
 )
-"""Text that is spelt like a control token of any model."""
+"""Text spelt like a control token of any model."""
 
 STRIKETHROUGH: Final = "<s>"
 """Text struck through in HTML: its closing tag is spelt like an end token."""
 
 
 class Marks:
-    """The literal marks to look for.
+    """The literal marks to search for.
 
-    They are tags, what opens and closes a thought, ends of turns, and what opens a call in a
-    dialect.
+    They are tags, marks of thoughts, ends of turns, and opening marks of the dialects.
     """
 
     def __init__(
@@ -112,16 +111,16 @@ class Marks:
     ) -> None:
         """Collect the marks for these reasoning markers and ends of a turn.
 
-        Those of dialects are among them with ``dialects``.
+        With ``dialects`` their opening marks are among them.
         """
         pairs = [(start, end) for start, end in markers if start and end]
         ends = [end for _, end in pairs]
         # Reversed, so that of two pairs with one opening mark the first counts.
         self.closers = {start: (end, match_any([end])) for start, end in reversed(pairs)}
-        """By the mark that opens a thought, the one that closes it, and its pattern."""
+        """By the mark that opens a thought: the mark that closes it, and its pattern."""
 
         for start, end in pairs:
-            if start.startswith("<|channel|>"):  # a message of its own, with an end of its own
+            if start.startswith("<|channel|>"):  # a message of its own, with its own end
                 self.closers[start] = (end, match_any([end, "<|end|>"]))
         # Plain formats have no token: a line such as `User:` opens the next turn.
         self.lines = tuple(end[1:] for end in ends_of_turn if end.startswith("\n") and end[1:])
@@ -138,7 +137,7 @@ class Marks:
         self.mark = match_any(marks)
         self.longest = max(map(len, marks))
         self.special = re.compile(rf"\n|{{(?!{NO_OBJECT.pattern})|`++|{self.mark.pattern}")
-        """Ends a stretch of prose, for it may be more."""
+        """The marks at which a stretch of prose ends, because more than prose may follow."""
 
         self.turn_end = re.compile(
             rf"[ \t\r\n]*+(?:{match_any([*self.turn_ends, *self.lines]).pattern})"
@@ -193,7 +192,8 @@ def write_call(
     In style ``native`` it is written as most families of models do.
     """
     if style == "native":
-        # Blanks after separators, as `tojson` of chat templates writes and models have learned.
+        # Blanks after separators, as `tojson` of chat templates writes them and models have
+        # learned.
         given = {} if id is None else {"id": id}
         text = json.dumps({"name": name, "arguments": arguments} | given, ensure_ascii=False)
         return f"{CALL_TAG}\n{_SURROGATE.sub(_escaped, text)}\n{CALL_END}"
@@ -206,7 +206,8 @@ def write_call(
 
 _ESCAPE: Final = re.compile(r"\\.")
 _LONG_ESCAPES: Final = {r"\b": r"\u0008", r"\f": r"\u000c"}
-"""The short ones are read as a backslash and a letter in an answer (rule 7)."""
+"""Escapes that are written in the long form: rule 7 reads the short ones in an answer as a
+backslash and a letter."""
 
 
 def write_answer(content: str, style: Style = "jsonl") -> str:
@@ -224,7 +225,7 @@ def write_answer(content: str, style: Style = "jsonl") -> str:
 
 
 def write_observation(observation: ToolObservation, style: Style = "jsonl") -> str:
-    """Return what came of a call as one line of JSON, whatever the tool gave."""
+    """Return the end of a call as one line of JSON, whatever the tool returned."""
     error, given = observation.error, observation.id
     line = f'{{"type":"tool_observation","name":{compact(observation.name)}'
     if given is not None:
@@ -241,15 +242,16 @@ def forcing_prefix(style: Style, tool_choice: str, call: tuple[str, str] = ("", 
     """Return the host's beginning of the model's turn, which forces how it goes on.
 
     ``tool_choice`` is ``auto`` (nothing is forced), ``none`` (an answer), ``required`` (a call) or
-    the name of the tool to call. In style ``native`` ``call`` is what stands before a call's name,
-    its mark whole, and between name and arguments; a bare answer has no beginning to be written.
+    the name of the tool to call. In style ``native``, ``call`` has the text before a call's name,
+    with its whole mark, and the text between name and arguments. A bare answer has no beginning to
+    write.
     """
     if tool_choice == "auto" or (style == "native" and (tool_choice == "none" or not call[0])):
         return ""
     if style == "native":
         if tool_choice == "required":
             return call[0]
-        # Behind a key of JSON an object is due; other families go on with a mark of their own.
+        # After a key of JSON an object must come; other families go on with a mark of their own.
         in_json = call[1].rstrip().endswith(":")
         return call[0] + tool_choice + call[1] + ("{" if in_json else "")
     if tool_choice == "none":
@@ -263,8 +265,8 @@ def forcing_prefix(style: Style, tool_choice: str, call: tuple[str, str] = ("", 
 
 
 def opening(style: Style) -> str:
-    """Return the host's beginning of a turn that is to be any message.
+    """Return the host's beginning of a turn that may be any message.
 
-    It is empty where a mark of the style would be split.
+    It is empty if it would split a mark of the style.
     """
     return "" if style in ("xml", "native") else _OPENINGS[style] + '{"type":"'

@@ -1,9 +1,8 @@
 """The forms in which models were trained to call tools (reading rule 8a).
 
-One table of families.
-
-Many models share a form, so a family is named by its marks, not by a model. What stands between the
-marks is read by few readers, chosen by what comes next; see `mlx_tools.protocol.call_sequence`.
+One table of families. Many models share a form, so a family is named by its marks, not by a model.
+A few readers read the text between the marks; the text itself decides which one does
+(`mlx_tools.protocol.call_sequence`).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ Form = Literal["object", "objects", "array", "any"]
 
 
 class Dialect(Struct, frozen=True):
-    """One family: its marks, and what stands between them.
+    """One family: its marks, and the form of the text between them.
 
     Marks may begin alike (``internlm`` begins with another family's mark): the longest is read.
     """
@@ -26,11 +25,10 @@ class Dialect(Struct, frozen=True):
     open: str
     """The mark that opens its calls, as the model writes it."""
     close: str
-    """The mark that closes them; empty where the end of the turn does.
+    """The mark that closes them; empty if the end of the turn closes them.
 
-    At the very end of a turn it may be missing, since servers cut stop tokens out. Only ``pairs``
-    needs its own: without it the last value may be incomplete.
-    """
+    It may be missing at the end of a turn, since servers cut stop tokens out. Only ``pairs`` needs
+    its own: without it the last value may be incomplete."""
     body: Body
     """The kind of text between the marks.
 
@@ -46,10 +44,10 @@ class Dialect(Struct, frozen=True):
     form: Form = "object"
     """For ``json``: one object, several ``objects``, an ``array`` of them, or ``any`` of these."""
     name_key: str = "name"
-    """For ``json``: the key of the name; empty if the name is the one key, its value the arguments.
+    """For ``json``: the key of the name. It is empty if the name is the only key, with the
+    arguments as its value.
 
-    The keys of other families are read too; so are those of arguments.
-    """
+    Keys of other families are read too, also those of arguments."""
     arguments_key: str = "arguments"
     """For ``json``: the key of the arguments."""
     separator: str = ""
@@ -59,36 +57,35 @@ class Dialect(Struct, frozen=True):
     inner: tuple[str, ...] = ()
     """The marks within a call.
 
-    Of ``pairs`` what opens and closes a key, then a value; of ``literal`` what stands around
-    strings; of the others the marks between name and arguments.
-    """
+    For ``pairs`` the marks that open and close a key, then a value. For ``literal`` the marks
+    around strings. For the others the marks between name and arguments."""
     line: bool = False
-    """The mark counts only at the start of a line, since it may stand in prose."""
+    """True if the mark counts only at the start of a line, since it may occur in prose."""
     last: bool = False
-    """Its calls count only if nothing but wrapping follows them."""
+    """True if its calls count only if nothing but wrapping follows them."""
     tag: bool = False
-    """The mark is the tag of a call, which holds name and arguments."""
+    """True if the mark is the tag of a call, which has name and arguments."""
     brackets: tuple[str, str, str] = ("<", ">", "</")
-    """The texts that open and end a tag, and the one that opens a closing tag."""
+    """The texts that begin and end a tag, and the text that begins a closing tag."""
     one_value: bool = False
-    """All calls of a turn stand in one array or object."""
+    """True if all calls of a turn are in one array or object."""
     any_name: bool = False
-    """A call counts whatever tool it names."""
+    """True if a call counts whatever tool it names."""
     header: bool = False
-    """The mark opens the header of a message, which says whom the message is for."""
+    """True if the mark opens the header of a message, which says whom the message is for."""
 
     def skip(self, mark: str) -> int:
-        """Return how many characters of a mark stand before the first call."""
+        """Return the number of characters of a mark before the first call."""
         return 0 if mark.endswith("=") or (self.tag and mark == self.open) else len(mark)
 
     @property
     def opens_tag(self) -> bool:
-        """True if the opening mark is the beginning of a call's own tag."""
+        """True if the opening mark begins a call's own tag."""
         return self.tag or self.open.endswith("=")
 
     @property
     def lists_code(self) -> bool:
-        """True if the mark is the bracket of a list of calls as Python writes them."""
+        """True if the mark is the bracket of a list of calls in Python."""
         return self.body == "python" and self.open.endswith("[")
 
     @property
@@ -174,7 +171,7 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     ),
     # Llama 3.1, Functionary 3.1
     Dialect("llama3_function", "<function=", "</function>", "named_json"),
-    # Cline and its kin ask every model for this form in their prompts.
+    # Cline and similar agents ask every model for this form in their prompts.
     Dialect("mcp_tool", "<use_mcp_tool>", "</use_mcp_tool>", "named_json", tag=True),
     Dialect("functionary", ">>>", "", "named_json", line=True),  # Functionary 3.2
     Dialect("qwen_agent", "✿FUNCTION✿:", "✿RESULT✿:", "named_json", inner=("✿ARGS✿:",)),
@@ -199,8 +196,8 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     # Llama 3.2 and 4, ToolACE. Brackets around names are common in prose, so it must be last.
     Dialect("pythonic", "[", "]", "python", line=True, last=True),
     Dialect("smollm3_code", "<code>\n", "</code>", "python", line=True),
-    # A tag a parameter.
-    # Qwen3-Coder often leaves its outer tag out, hence the row without it.
+    # A tag for each parameter. Qwen3-Coder often leaves its outer tag out, so there is a row
+    # without it.
     Dialect("qwen3_coder", "<tool_call>", "</tool_call>", "xml", call=_FUNCTION),
     Dialect("qwen3_coder_bare", "<function=", "</function>", "xml"),
     Dialect("seed", "<seed:tool_call>", "</seed:tool_call>", "xml", call=_FUNCTION),
@@ -266,17 +263,17 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
         inner=("<escape>",),
     ),
 )
-"""Every family. Where several have one opening mark, what follows it tells which is meant."""
+"""All families. If several have the same opening mark, the text after it decides."""
 
-# A call's own mark opens calls as well, since models drop the outer one. Where it is the outer mark
-# of another family, that family has it. Reversed, so that the first row stays.
+# A call's own mark opens calls as well, since models leave the outer mark out. If it is the outer
+# mark of another family, it belongs to that family. Reversed, so that the first row wins.
 BY_MARK: Final = {
     mark: dialect
     for dialect in reversed(DIALECTS)
     for mark in (*dialect.call[:1], dialect.open)
     if mark == dialect.open or not any(mark == one.open for one in DIALECTS)
 }
-"""By its opening mark, the first family that has it."""
+"""The first family with each opening mark."""
 
 HARMONY: Final = BY_MARK["<|channel|>"]
 

@@ -1,8 +1,8 @@
-"""Calls that stand inside observations (reading rule 12).
+"""Calls that are in observations (reading rule 12).
 
-A tool's output may hold a call for the model to copy. Whatever it is wrapped in, as an object
-within an object, as JSON within a string of JSON, behind backslashes or entities, in another
-protocol's form, its name and arguments are found. It is a heuristic; policy is the wall.
+A tool's output may hold a call for the model to copy. Its name and arguments are found in any
+wrapping: an object within an object, JSON within a string of JSON, behind backslashes or entities,
+in another protocol's form. This is a heuristic; only policy protects.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from mlx_tools.protocol.objects import possible_calls
 
 _ANY: Final = ToolCatalog(None)
 _VARIANTS: Final = 8
-"""So many times its own length is read of an observation: what its strings and escapes hold."""
+"""Times the length of an observation that is read at most, with the contents of its strings and
+escapes."""
 
 _MAX_REREADS: Final = 4
-"""So many times its length is read of a text at most, where what begins like calls is none."""
+"""Times the length of a text that is read at most if texts that begin like calls are none."""
 
 # Half of a surrogate pair is left as an escape: it is no character alone.
 _CODE: Final = re.compile(r"\\(?:[\"\\/nrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})")
@@ -54,15 +55,15 @@ _TOOL_BY_ALIAS: Final[Mapping[str, str]] = {
 
 
 def echo_key(name: str, arguments: Mapping[str, Any]) -> str:
-    """Return what a call and its echo have in common."""
+    """Return the key that a call and its echo share."""
     loose = loose_name(name)
     return canonical(_TOOL_BY_ALIAS.get(loose, loose), arguments)
 
 
 def echo_keys(name: str, arguments: Mapping[str, Any]) -> frozenset[str]:
-    """Return all that a call and its echo may have in common.
+    """Return all keys that a call and its echo may share.
 
-    The second key is of values as they stand between tags, whose types only a schema tells.
+    The second key is for values as they are between tags, whose types only a schema tells.
     """
     return frozenset((echo_key(name, arguments), _untyped_key(name, arguments)))
 
@@ -99,7 +100,7 @@ def find_call_keys(observation: str) -> frozenset[str]:
         if text in seen:
             continue
         seen.add(text)
-        # Each variant may hold more of its kind; without a limit their sizes would add up to the
+        # Each variant may hold more of its kind. Without a limit their sizes would add up to the
         # square.
         left -= len(text)
         for _, value in find_objects(text):
@@ -147,13 +148,13 @@ def _strings_and_calls(value: Any, keys: set[str]) -> Iterator[str]:
 _MARKS: Final = re.compile(
     "|".join(
         re.escape(mark)
-        # A bracket and a prompt of Python stand in many outputs: there a name and its arguments
+        # A bracket and a prompt of Python are common in outputs, so there a name and its arguments
         # count.
         for mark in sorted({*BY_MARK, *HEADERS, "to="} - {"[", ">>>"}, key=len, reverse=True)
     )
     + r"|(?<![\w.-])(?P<called>[\w.-]{1,64}+)(?:\((?=[\w\s]{0,64}[=){])|(?P<lines>\n\{))"
 )
-"""Beginnings of calls in any dialect, and a name that is followed by its arguments."""
+"""The beginnings of calls in any dialect, and a name followed by its arguments."""
 
 
 _ELEMENT: Final = re.compile(
@@ -161,7 +162,7 @@ _ELEMENT: Final = re.compile(
     r"(?:>\s*(?:<[A-Za-z][\w.-]*>|</(?P=tag)>)"
     r"|(?:\s+[\w.-]+=(?:\"[^\"]*\"|'[^']*'))+\s*(?:/>|>\s*<))"
 )
-"""An element that may be named as a tool, with an element or an attribute for each parameter."""
+"""An element that may be named as a tool is, with an element or an attribute for each parameter."""
 
 
 def call_sequences(text: str) -> Iterator[CallSequenceReader]:
@@ -176,13 +177,13 @@ def call_sequences(text: str) -> Iterator[CallSequenceReader]:
             left -= source.pos - run.begin
             if run.calls:
                 yield run
-            # An element may hold the one that is the call: the search goes on within it.
+            # The element may hold another one that is the call: the search goes on within it.
             begun = found.end() if pattern is _MARKS else found.start() + 1
             found = pattern.search(text, max(run.end, begun))
 
 
 def _read_form(match: re.Match[str]) -> tuple[Dialect, ToolCatalog, None, int | None]:
-    """Return the reader's arguments for calls that begin with a match."""
+    """Return the reader's arguments for a sequence of calls that begins with a match."""
     mark, groups = match[0], match.groupdict()
     if "tag" in groups:
         return BARE, _ANY, None, None

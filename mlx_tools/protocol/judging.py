@@ -1,7 +1,7 @@
 """The table of reading rule 8a, by which a text that may be a call is judged.
 
-A candidate is held against the rows from the top; the first that it meets says what comes of it, by
-the place where it stands. The rows are those of docs/protocol.md.
+The first row that fits a candidate gives its outcome, by the place of the candidate. The rows are
+those of docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -9,27 +9,30 @@ from __future__ import annotations
 from typing import Final, Literal, NamedTuple
 
 Outcome = Literal["call", "call_like", "invalid", "text"]
-"""``call``: it is judged on by its tool's schema, and an unknown tool is told there. ``call_like``:
-it is corrected once, then shown. ``invalid``: it cannot be read, and an error says so."""
+"""``call``: validation judges it by its tool's schema, and reports an unknown tool.
+
+``call_like``: the model is corrected once, then the text is shown. ``invalid``: it cannot be read,
+and an error says so."""
 
 Place = Literal["spoken", "last_fence", "quoted"]
 """``spoken``: outside code, or alone in the output. ``last_fence``: last in the output and alone in
 its fence. ``quoted``: in backticks, a fence amid text, a quotation or a table."""
 
 Kind = Literal["marked", "json", "python"]
-"""``marked``: in the marks of its family, the protocol's own, or an envelope that says what it is.
-``json`` and ``python`` are bare: objects, a name before an object and elements; calls in Python."""
+"""``marked``: in the marks of its family, in the protocol's own, or in an envelope with its own
+type. ``json`` and ``python`` have no mark: ``json`` are objects, a name before an object, and
+elements."""
 
 Extent = Literal["whole", "line", "inline"]
-"""The part of the output that a bare candidate is: all of it (of Python calls: its last lines), the
-beginning of a line beside prose, or a part of a line."""
+"""The part of the output that a candidate without marks is: all of it (of Python calls: its last
+lines), the beginning of a line beside prose, or a part of a line."""
 
 
 class Candidate(NamedTuple):
     """A text that may be a call.
 
-    ``fits`` is None if the arguments cannot be read. ``is_explicit``: its form says that it is a
-    call, whatever it names.
+    ``fits`` is None if the arguments cannot be read. ``is_explicit``: its form makes it a call,
+    whatever it names.
     """
 
     kind: Kind
@@ -41,7 +44,7 @@ class Candidate(NamedTuple):
 
 
 class TableRow(NamedTuple):
-    """The outcomes of the candidates that meet a row, by their place."""
+    """The outcomes of the candidates that fit a row, by their place."""
 
     spoken: Outcome
     last_fence: Outcome
@@ -69,17 +72,17 @@ def find_row(candidate: Candidate) -> TableRow:
             return OWN_FENCE_FITS if candidate.has_own_fence else MARKED_FITS
         if extent == "whole":
             return BARE_WHOLE_PYTHON_FITS if form == "python" else BARE_WHOLE_FITS
-        # A Python call within a sentence is how people write about functions.
+        # People write a Python call within a sentence when they write about functions.
         if extent == "line" or form == "json":
             return BARE_LINE_PYTHON_FITS if form == "python" else BARE_LINE_FITS
     if candidate.names_tool and (is_marked or extent == "whole") and not candidate.fits:
         return NAMED_UNREADABLE if candidate.fits is None else NAMED_MISFIT
-    # Behind an unknown name what cannot be read is prose: nothing says that a call was meant.
+    # After an unknown name text that cannot be read is prose: nothing shows that a call was meant.
     if candidate.is_explicit and candidate.fits is not None:
         return UNKNOWN_NAME
     return ANYTHING_ELSE
 
 
 def outcome(candidate: Candidate, place: Place) -> Outcome:
-    """Return the outcome of a candidate that stands in this place."""
+    """Return the outcome of a candidate in this place."""
     return getattr(find_row(candidate), place)  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
 """An object in the model's text: a call, an answer or prose (rules 5, 7).
 
-`envelope` tells what a value is, `object_call` what call it is by the keys of any family;
-`OpenObject` is one that may come in pieces.
+`envelope` tells what a value is, `object_call` what call it is by the keys of any family.
+`OpenObject` is an object that may come in pieces.
 """
 
 from __future__ import annotations
@@ -43,15 +43,21 @@ _Outcome = (
 
 
 class Judgement(Struct, frozen=True):
-    """An object, told apart, and in its place the verdict on its text.
+    """The kind of an object, and the verdict on its text by its place.
 
-    ``call``, ``answer`` and ``observation`` are taken. ``faulty``: of a known type, but not as it
-    must be. ``prose`` is text like any other; where it has a message, that is a call if nothing
-    else stands beside it, and the ``error`` is due if something does. ``again``: only the brace is
-    prose, what follows it is read anew; ``broken``: an error, and reading stops; ``quoted``: prose,
-    but an error if no message follows, nor more in its line; ``stop``: a run of calls ends before
-    it; ``unclosed``: a fence or a tag stands where closing brackets are due. ``dropped`` are its
-    unknown keys, each as JSON.
+    The outcomes:
+
+    - ``call``, ``answer``, ``observation``: it is taken as that.
+    - ``faulty``: it has a known type, and a fault.
+    - ``prose``: it is text. If it has a ``message``, that is a call if nothing else is said, and
+      the ``error`` counts if something is.
+    - ``again``: only the brace is prose, the text after it is read again.
+    - ``broken``: it is an error, and reading stops.
+    - ``quoted``: it is prose, but an error if no message and no more of its line follow.
+    - ``stop``: a run of calls ends before it.
+    - ``unclosed``: a fence or a tag is in place of its closing brackets.
+
+    ``dropped`` are its unknown keys, each as JSON.
     """
 
     outcome: _Outcome
@@ -61,7 +67,7 @@ class Judgement(Struct, frozen=True):
 
 
 def envelope(value: Any, repairs: tuple[str, ...] = (), *, tagged: bool = False) -> Judgement:
-    """Return what ``value`` is by the protocol. ``tagged``: it stands in a call's tag."""
+    """Return what ``value`` is by the protocol. ``tagged``: it is in a call's tag."""
     match value.get("type") if isinstance(value, Mapping) else "none":
         case None | "function" if not tagged and is_alias(value) and (found := object_calls(value)):
             return Judgement("prose", found[0][0])
@@ -98,7 +104,7 @@ def _call(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Judgement:
     if arguments is None and "parameters" not in value:
         arguments, repairs = {}, (*repairs, "missing_arguments")
     elif not isinstance(arguments, Mapping) and (found := object_calls(value)):
-        # written as others do: it counts where it is alone
+        # in another family's form: it counts if it is alone
         return Judgement("prose", found[0][0], ErrorInfo("invalid_arguments", _EXPECTED))
     if not isinstance(arguments, Mapping):
         return _faulty(_EXPECTED, "invalid_arguments")
@@ -106,7 +112,7 @@ def _call(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Judgement:
     if isinstance(call_id, int) and not isinstance(call_id, bool):
         call_id, repairs = str(call_id), (*repairs, "id_string")  # as it is written
     elif call_id is not None and not isinstance(call_id, str):
-        # What is no text could not be written back in the observation as it came.
+        # Other values could not be written back in the observation as they came.
         call_id, known = None, known - {"id"}
     call = ToolCall(name, arguments, call_id, repairs)
     return Judgement("call", call, dropped=_dropped(value, known))
@@ -118,7 +124,7 @@ def _answer(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Judgement:
         return _faulty("content: required" if content is None else "content: a string")
     known = _ANSWER_KEYS
     if sources is not None and not isinstance(sources, list):
-        # An answer is not refused for what it cites: without sources it still answers.
+        # An answer is not refused for its citations: it also answers without sources.
         sources, known = None, known - {"sources"}
     answer = FinalAnswer(content, tuple(sources or ()), repairs)
     return Judgement("answer", answer, dropped=_dropped(value, known))
@@ -141,9 +147,8 @@ FoundCall = tuple[ToolCall, tuple[str, ...]]
 def object_calls(value: Mapping[str, Any], repairs: tuple[str, ...] = ()) -> list[FoundCall]:
     """Return the calls that an object is by the keys of any family.
 
-    Each comes with the keys that say nothing.
-
-    None where it names no tool, or where two keys hold arguments.
+    With each come its unknown keys. None if the object names no tool, or if two keys have
+    arguments.
     """
     for key in _LISTS:
         if isinstance(items := value.get(key), list) and items:
@@ -155,7 +160,7 @@ def object_calls(value: Mapping[str, Any], repairs: tuple[str, ...] = ()) -> lis
         value = {**value[holder], **{key: value[key] for key in _IDS if key in value}}
     name = next((key for key in NAME_KEYS if isinstance(value.get(key), str)), "")
     held = [key for key in _ARGUMENTS if value.get(key) is not None]
-    # Of two keys that hold arguments none is more likely to be meant.
+    # Neither of two keys with arguments is more likely to be meant.
     if not (name and value[name]) or len(held) > 1:
         return []
     if held == ["parameters"] and "description" in value:
@@ -173,9 +178,9 @@ def object_calls(value: Mapping[str, Any], repairs: tuple[str, ...] = ()) -> lis
 
 
 def is_envelope(value: Mapping[str, Any]) -> bool:
-    """Return whether an object's own keys say that it holds calls.
+    """Return whether an object's own keys show that it holds calls.
 
-    Those of OpenAI and Anthropic do, so that it needs no other mark.
+    The keys of OpenAI and Anthropic do, so their calls need no other mark.
     """
     if any(isinstance(value.get(key), list) for key in _LISTS[:3]):
         return True
@@ -186,9 +191,9 @@ def is_envelope(value: Mapping[str, Any]) -> bool:
 
 
 def is_alias(value: Mapping[str, Any], *, is_known: bool = True) -> bool:
-    """Return whether an object is a call by its keys alone, whatever the tools.
+    """Return whether an object is a call by its keys alone, whatever the tools are.
 
-    It holds a name and arguments, and nothing else. ``parameters`` stand in data as well, so they
+    It has a name and arguments, and nothing else. ``parameters`` are common in data too, so they
     are arguments only if the name ``is_known``.
     """
     if isinstance(inner := value.get("function"), Mapping) and not (value.keys() - _FUNCTION_KEYS):
@@ -200,11 +205,11 @@ def is_alias(value: Mapping[str, Any], *, is_known: bool = True) -> bool:
 
 
 def possible_calls(value: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield name and arguments of each call that an object may be taken for.
+    """Yield name and arguments of each call that an object may be read as.
 
     Any of several keys may count (rule 12).
     """
-    # Wider than reading is: a call too many is asked about, one too few runs.
+    # This is wider than reading: a call too many is asked about, a call too few runs.
     read = envelope(value, tagged=True).message
     if isinstance(read, ToolCall):
         yield read.name, read.arguments
@@ -241,20 +246,20 @@ def read_arguments(raw: Any) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]
 
 
 def may_mutate(mutates: Callable[[str, Mapping[str, Any]], bool], call: ToolCall) -> bool:
-    """Return whether the call can change things, by the caller's word."""
+    """Return whether the call can change things, by the caller's function."""
     try:
         return bool(mutates(call.name, call.arguments))
-    except Exception:  # the caller's function, and the model's arguments: fail closed
+    except Exception:  # the caller's function may fail on the model's arguments: assume that it can
         return True
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class OpenObject:
-    """An object of a text that grows, in its place: what it is there.
+    """An object of a text that grows.
 
-    ``inline``: within a line of prose. ``begin``: where its ``wrapping`` begins.
-    ``in_run``: calls stand right before it. ``tagged``: in a call's tag, in a style whose calls
-    need no type. ``is_alone``: nothing but wrapping stands before it.
+    ``inline``: within a line of prose. ``begin``: where its ``wrapping`` begins. ``in_run``: calls
+    come right before it. ``tagged``: in a call's tag, in a style whose calls need no type.
+    ``is_alone``: nothing but wrapping comes before it.
     """
 
     scanner: ObjectScanner
@@ -264,10 +269,10 @@ class OpenObject:
     tagged: bool
     is_alone: bool
     wrapping: Wrapping
-    _emitted_end: int = -1  # up to where its call was told of; -1: nothing of it
+    _emitted_end: int = -1  # the part of its call whose deltas were returned; -1: none
 
     def deltas(self, index: int, text: str) -> Iterator[Delta]:
-        """Yield what of this message came since the last time."""
+        """Yield the deltas of this message since the last time."""
         scanner = self.scanner
         if scanner.type == "final_answer" and scanner.answer:
             yield AnswerDelta(writable("".join(scanner.answer)))
@@ -285,16 +290,16 @@ class OpenObject:
             self._emitted_end = end
 
     def verdict(self, text: str) -> Judgement | None:
-        """Return the judgement as far as the scanner has come; None if it goes on."""
+        """Return the judgement so far; None if more text may change it."""
         scanner, again = self.scanner, False
         if self.in_run and scanner.type not in (None, "tool_call"):
-            return Judgement("stop")  # as judged, but as early as it can be known
+            return Judgement("stop")  # judged as early as it can be known
         if scanner.status == INCOMPLETE:
             return None
         reason = scanner.bad_reason
         if scanner.status != CLOSED:
             next_char = text[scanner.pos : scanner.pos + 1]
-            # A fence or a tag here closes the message: its braces are missing, not its text.
+            # A fence or a tag here closes the message: only its braces are missing, not its text.
             if scanner.message_like and scanner.closable and next_char in ("`", "~", "<"):
                 return Judgement("unclosed")
             reason, again = scanner.reason, scanner.restartable
@@ -308,7 +313,7 @@ class OpenObject:
         return Judgement("stop" if self.in_run else "again" if again else "prose")
 
     def _judge(self, value: Any, repairs: tuple[str, ...]) -> Judgement:
-        """Judge an object that could be read, in its place."""
+        """Judge an object that could be read, by its place."""
         repairs = (*repairs, "inline") if self.inline else repairs
         found = envelope(value, repairs, tagged=self.tagged)
         if found.outcome == "call" or (found.outcome == "answer" and not self.in_run):
@@ -325,7 +330,7 @@ class OpenObject:
     # --- the text ends in it ---
 
     def is_message(self) -> bool | None:
-        """Return whether it begins a message; None where it is no object at all."""
+        """Return whether the object begins a message; None if it is no object."""
         scanner = self.scanner
         if self.in_run or scanner.message_like:
             return True
@@ -338,7 +343,7 @@ class OpenObject:
         return None if scanner.restartable else False
 
     def cut_answer(self, text: str) -> str:
-        """Return what there is of an answer's text, empty if there is none."""
+        """Return the part of an answer's text that is there, empty if there is none."""
         # Read again: the scanner gave its text away as deltas.
         scanner = ObjectScanner(self.scanner.start)
         if not self.in_run:
@@ -357,7 +362,7 @@ class OpenObject:
             return None
         message = verdict.message
         if isinstance(message, ToolCall):
-            # Its arguments were still to come, or it may change things:
+            # Its arguments were not complete, or it may change things.
             is_open = "missing_arguments" in message.repairs or may_mutate(mutates, message)
             return None if is_open else verdict
         return None if message is None or self.in_run else verdict

@@ -1,4 +1,4 @@
-"""The parts that a reader has gathered, and the `Reading` made of them."""
+"""The parts that a reader has collected, and the `Reading` made of them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from mlx_tools.protocol.reading import Reading, ReadingRules, Style
 from mlx_tools.protocol.unmarked import ProseJudge, ProseJudgement
 
 _MAX_CUT_CHARS: Final = 2_000
-"""Characters of a call that was cut off that the model sees again: it writes the call anew, and the
-whole of this one may have taken what the context had left."""
+"""Characters of a call that was cut off that the model sees again. It writes the call again, and
+the whole of this one may have filled the context."""
 
 _EXTRA_CLOSERS: Final = f"{WHITE}}}],"
-"""Text behind an object that was closed more than once; no answer."""
+"""Text after an object that was closed more than once; it is no answer."""
 
 
 @dataclass(slots=True, eq=False)
 class PartialReading:
-    """The parts found in the text of ``source``; places are those in it.
+    """The parts found in the text of ``source``, with places in that text.
 
-    ``begin`` and ``end`` are those of the messages, wrapping before them included. ``stop`` is
-    where reading ended, -1 before that: what follows is dropped.
+    ``begin`` and ``end`` are those of the messages, with the wrapping before them. ``stop`` is
+    where reading ended, -1 before that; later text is dropped.
     """
 
     source: TextSource
@@ -48,18 +48,18 @@ class PartialReading:
     dropped: list[str] = field(default_factory=list)
     error: ErrorInfo | None = None
     quoted: ErrorInfo | None = None  # an error unless messages follow
-    quoted_at: int = 0  # where that could not be read
-    is_for_user: bool = False  # speech is for the user by its message's header
-    alias_error: ErrorInfo | None = None  # an error unless calls in other forms are all of the text
+    quoted_at: int = 0  # the place of a message that could not be read
+    is_for_user: bool = False  # prose is for the user, by its message's header
+    alias_error: ErrorInfo | None = None  # an error, unless calls in other forms are the whole text
     unclean: bool = False
-    bullet: bool = False  # a bullet stands right before what comes next
-    is_turn_ended: bool = False  # the turn ends where reading did
+    bullet: bool = False  # a bullet comes right before the next message
+    is_turn_ended: bool = False  # the turn ends where reading ended
     call_like: bool = False
     cut_answer: bool = False
     wrapping_may_follow: bool = False  # reading ended right after the last message
     reasoning: list[str] = field(default_factory=list)
-    forgotten: int = 0  # up to here the text turned out to be a thought
-    _thoughts: list[tuple[int, int]] = field(default_factory=list)  # their marks included
+    forgotten: int = 0  # up to here the text is a thought, as a later mark showed
+    _thoughts: list[tuple[int, int]] = field(default_factory=list)  # with their marks
     forged: list[tuple[int, int]] = field(default_factory=list)
     _thought_chars: int = 0
 
@@ -71,7 +71,7 @@ class PartialReading:
     def text_between(self, begin: int, end: int, *, forged: bool = False) -> str:
         """Return the text from ``begin`` to ``end`` without thoughts.
 
-        What the model wrote in the host's name is left out unless ``forged``.
+        Text that the model wrote in the host's name is left out unless ``forged``.
         """
         left_out = self._thoughts if forged else sorted(self._thoughts + self.forged)
         parts = []
@@ -87,12 +87,12 @@ class PartialReading:
             self.error = ErrorInfo(code, message[:500])
 
     def cut(self, begin: int) -> None:
-        """Note that the text was cut off: an error, and a run of calls runs none."""
+        """Note that the text was cut off: an error, and no call of a run of calls runs."""
         self._withdraw("truncated_output", "the output was cut off", begin)
 
     def _withdraw(self, code: ErrorCode, message: str, begin: int) -> None:
         """Drop the messages, and the text from ``begin`` on, and note an error."""
-        # What the model sees again ends before the first call, which it is to write anew.
+        # The model sees the text up to the first call, and writes that call again.
         self.stop = self.begin if self.messages else begin
         self.wrapping_may_follow = False
         self.messages.clear()
@@ -122,7 +122,7 @@ class PartialReading:
         self.bullet = False
 
     def forget(self, end: int) -> None:
-        """Take all up to there for the end of a thought that was open in the prompt."""
+        """Take all text up to here as a thought that was open in the prompt."""
         thought = self.text_between(0, end, forged=True)
         self.reasoning.append(thought)
         self.unclean = self.unclean or bool(thought.strip(WHITE))
@@ -141,9 +141,9 @@ class PartialReading:
         marks: Marks,
         read_inside: Callable[[str], Reading] | None,
     ) -> Reading:
-        """Return the reading of all that was gathered.
+        """Return the reading of all that was collected.
 
-        ``read_inside`` reads the content of a fence; None within one.
+        ``read_inside`` reads the content of a fence; None within a fence.
         """
         if self.stop < 0:
             self.stop = self.source.pos
@@ -200,7 +200,7 @@ class PartialReading:
         reason: FinishReason,
         read_inside: Callable[[str], Reading] | None,
     ) -> ProseJudgement:
-        """Judge whether the text is calls that are told by what they name."""
+        """Judge whether the text is calls without marks, by the tools that it names."""
         prose = self.text_between(0, self.stop)
         if self.forged or self.is_for_user or not prose.strip():
             return ProseJudgement()
@@ -214,9 +214,9 @@ class PartialReading:
         return judgement
 
     def _leftover(self, remainder: str, marks: Marks) -> str:
-        """Return what of the text after the messages is more than their wrapping."""
+        """Return the text after the messages that is more than their wrapping."""
         pos = 0
-        # One bracket closes the array of the calls; another is the model's text.
+        # One bracket closes the array of the calls; another one is the model's text.
         array = self.wrapping.array
         while self.wrapping_may_follow:
             found = AFTER_MESSAGES.match(remainder, pos)
@@ -259,7 +259,7 @@ class PartialReading:
         elif judgement.error is not None:
             self.fail(judgement.error.code, judgement.error.message)
             self.call_like = judgement.is_call_like
-        # Told after a fault in what was written, which the model can mend.
+        # This comes after a fault in the text, which the model can mend.
         elif rules.tool_choice not in ("auto", "none"):
             self.fail("invalid_json", "a tool_call is required")
         elif not encodable(prose):
@@ -280,7 +280,7 @@ def _is_wrapping(prose: str) -> bool:
 def _ends_in_tag(prose: str, style: Style) -> bool:
     """Return whether the last line is a call's tag alone, or begins a tag."""
     last = prose[prose.rfind("\n") + 1 :].lstrip()
-    # The limit fell within the tag, before anything was said.
+    # The limit was reached within the tag, before any text.
     if style == "xml" and ANSWER_TAG.startswith(last):
         return True
     return last == CALL_TAG or (style == "xml" and CALL_TAG.startswith(last))

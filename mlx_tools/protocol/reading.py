@@ -1,4 +1,4 @@
-"""The rules of reading, and the `Reading` and deltas that come of it."""
+"""The rules of reading, and the `Reading` and deltas that it returns."""
 
 from __future__ import annotations
 
@@ -35,72 +35,71 @@ def _changes_things(name: str, arguments: Mapping[str, Any]) -> bool:
 
 
 class ReadingRules(Struct, frozen=True, kw_only=True):
-    """The rules by which one completion is read.
-
-    ``prefix`` is what the host wrote at the start of the model's turn; it is read together with
-    the text. ``in_thought`` says that the prompt left a thought open. With ``max_calls`` (1 or
-    more) reading stops at the last brace of that call. ``tool_choice`` is ``auto``, ``none``,
-    ``required`` or a tool's name; with the last two an answer is no answer. ``mutates`` says
-    whether a call can change things: only where it cannot are missing closers added (rule 7).
-    ``catalog`` holds the tools' names, each with its parameters' schema: where it is empty, no
-    dialect is a call (rule 8a). ``native`` are the opening marks of dialects that stand in the
-    model's own template, so that a call in one needs no repair; an empty one stands for bare
-    objects. ``call`` is how a call begins in the style ``native``: up to its name, and between that
-    and the arguments. ``ends`` are what ends a turn in
-    its chat format: tokens, and what the next turn opens with; one that begins with a newline
-    counts at the start of a line (rule 8c). ``server_split_calls``: the model's server told calls
-    from speech, so what is said before a call takes nothing from it (rule 9). ``result`` is the
-    tool of the catalog whose call is the answer, empty where there is none.
-    """
+    """The rules by which one completion is read."""
 
     style: Style = "jsonl"
     prefix: str = ""
+    """The text that the host wrote at the start of the model's turn; it is read with the rest."""
     in_thought: bool = False
+    """True if the prompt left a thought open."""
     reasoning_markers: tuple[tuple[str, str], ...] = DEFAULT_REASONING_MARKERS
     max_calls: int | None = None
+    """The call, from 1, at whose last brace reading stops."""
     tool_choice: str = "auto"
+    """``auto``, ``none``, ``required`` or a tool's name; with the last two no answer counts."""
     mutates: Callable[[str, Mapping[str, Any]], bool] = _changes_things
+    """Returns whether a call can change things; only if not, missing closers are added (rule 7)."""
     catalog: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)
+    """The tools' names, each with its parameters' schema. If it is empty, no dialect is a call
+    (rule 8a)."""
     native: frozenset[str] = frozenset()
+    """The opening marks in the model's own template: a call in their dialects needs no repair. An
+    empty mark is that of bare objects."""
     call: tuple[str, str] = ("", "")
+    """The beginning of a call in the style ``native``: the text up to its name, and the text
+    between name and arguments."""
     ends: tuple[str, ...] = ()
+    """The texts that end a turn in its chat format: tokens, and the opening of the next turn. One
+    that begins with a newline counts at the start of a line (rule 8c)."""
     server_split_calls: bool = False
+    """True if the model's server separated calls from prose: prose before a call does it no harm
+    (rule 9)."""
     result: str = ""
+    """The tool of the catalog whose call is the answer, empty if there is none."""
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """The reading of a completion: messages, and at most one error.
-
-    ``bare_text``: the one message is prose that was taken as the answer. ``commentary`` is prose
-    before the messages; ``dropped`` what followed them, what the model wrote in the host's name,
-    and unknown keys. ``retained_text`` is what goes on in the prompt, of prefix and text: up to the
-    end of the last message, its closing fence or tag included, without reasoning and forgeries; all
-    of it where there is no message. ``clean``: nothing stood beside the messages (rule 9).
-    ``truncated``: the answer was cut off by ``length``. ``call_like``: the error is that a text
-    looks like a call and could not be read as one (rule 8b).
-    """
+    """The reading of a completion: messages, and at most one error."""
 
     messages: tuple[Message, ...] = ()
     bare_text: bool = False
+    """True if the one message is prose that was taken as the answer."""
     commentary: str = ""
+    """The prose before the messages."""
     reasoning: str = ""
     dropped: tuple[str, ...] = ()
+    """The text after the messages, text that the model wrote in the host's name, unknown keys."""
     error: ErrorInfo | None = None
     retained_text: str = ""
+    """The part of prefix and text that stays in the prompt, without thoughts and forgeries. It goes
+    up to the end of the last message with its closing fence or tag; without a message it is all."""
     clean: bool = False
+    """True if there is nothing but the messages (rule 9)."""
     truncated: bool = False
+    """True if the answer was cut off by ``length``."""
     call_like: bool = False
+    """True if the error is that a text looks like a call and cannot be read as one (rule 8b)."""
 
 
 _MAX_LOOP_CHARS: Final = 400
-"""Characters of a text that repeats itself that the model sees again: enough to know it by."""
+"""Characters of a repeating text that the model sees again: enough to recognise it."""
 
 
 def as_repetition(reading: Reading) -> Reading:
-    """Return the reading of a text that was ended since it repeated itself.
+    """Return the reading of a text that was ended because it repeated itself.
 
-    If it was cut off, that is why. Only its beginning goes on in the prompt: a model that sees a
-    loop goes on with it.
+    A cut-off is explained by that. Only the beginning of the text goes on in the prompt: a model
+    that sees a loop continues it.
     """
     if reading.error is None or reading.error.code != "truncated_output":
         return reading
@@ -129,7 +128,7 @@ class AnswerDelta(Struct, frozen=True):
 
 
 class ThoughtDelta(Struct, frozen=True):
-    """More of what the model thinks before it speaks."""
+    """More of the model's thought."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""Verdicts on calls that a mark opens, outside code (reading rules 8a and 8b)."""
+"""Verdicts on calls after a mark, outside code (reading rules 8a and 8b)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from mlx_tools.protocol.catalog import ToolCatalog
 from mlx_tools.protocol.judging import outcome
 from mlx_tools.protocol.reading import ReadingRules
 
-# `<tool_call> tags are used.`: two words and a stop behind a mark speak of it.
+# `<tool_call> tags are used.`: two words and a full stop after a mark are about the mark.
 _WORDS: Final = re.compile(r"[ \t]+[^\W\d_]+ [^\W\d_]+[ .,;:]")
-_MAX_NAME_OFFSET: Final = 200  # characters behind a mark in which a tool may be named
+_MAX_NAME_OFFSET: Final = 200  # characters after a mark in which a tool may be named
 _NAME_LINE: Final = re.compile(r"[ \t]*(?P<name>[\w.$-]+)[ \t\r]*(?:\n|\Z)")
 _NAME_BEHIND: Final = re.compile(
     r"(?:[\s\[{<(\"'`:]|functions?\b[.=]?|name\b|invoke\b|call\b|to=)*(?P<name>[\w$.-]+)"
@@ -32,7 +32,7 @@ def sequence_verdict(
 ) -> Literal["call", "cut", "call_like", "text"]:
     """Return whether the calls count, were cut off, are an error, or are text.
 
-    ``is_first``: nothing is said before the mark, which is no prose.
+    ``is_first``: no text comes before a mark that is no prose.
     """
     # `Action: search(x) is what I would do.` is a sentence, whatever it names.
     is_said = run.has_text_behind and run.dialect.line and bool(run.calls)
@@ -48,13 +48,13 @@ def sequence_verdict(
 
 
 def _is_mentioned(run: CallSequenceReader) -> bool:
-    """Return whether words follow a mark, which speak of it."""
+    """Return whether words follow a mark, which are about the mark."""
     begin = run.begin + len(run.dialect.open)
     return not run.calls and _WORDS.match(run.source.text, begin) is not None
 
 
 def _names_tool(run: CallSequenceReader, catalog: ToolCatalog) -> bool:
-    """Return whether a tool is named behind the mark of a run that could not be read."""
+    """Return whether a tool is named after the mark of a run that could not be read."""
     begin = run.begin + len(run.dialect.open)
     ahead = run.source.text[begin : begin + _MAX_NAME_OFFSET]
     found = (_NAME_LINE if run.dialect.line else _NAME_BEHIND).match(ahead)

@@ -31,13 +31,13 @@ _DEFAULT: Final = ReadingRules()
 class Reader(TurnReader):
     """Reads one completion as it comes.
 
-    `feed` takes a piece and gives what can be shown of it; once ``done`` nothing more can count,
-    and the stream may be closed. What is fed on all the same is recorded as dropped. `finish` gives
-    the `Reading`; it may be called once. No text makes any of them raise.
+    `feed` takes a piece and returns the deltas that can be shown. Once ``done``, no later text
+    counts, and the stream may be closed; later text is recorded as dropped. `finish` returns the
+    `Reading`; call it once. No text makes them raise.
     """
 
     def __init__(self, rules: ReadingRules = _DEFAULT, *, is_inside: bool = False) -> None:
-        """``is_inside``: the text is what stands in a fence of another."""
+        """``is_inside``: the text is the content of a fence in another text."""
         super().__init__(rules)
         self._is_inside = is_inside
 
@@ -53,7 +53,7 @@ class Reader(TurnReader):
 
     @property
     def place(self) -> Place:
-        """The place where the text ends; an object that may be prose is an ``answer``."""
+        """The place at the end of the text; an object that may be prose is an ``answer``."""
         if self.thought_closer:
             return "thought"
         one = self._open
@@ -67,9 +67,10 @@ class Reader(TurnReader):
 
     @property
     def open_message(self) -> tuple[int, str | None] | None:
-        """The offset of an open object that says that it is a message, and its mark.
+        """The offset and the mark of an open object that begins a message.
 
-        The mark opens its dialect: empty for a bare object, None for a line of the protocol.
+        The mark is the one that opens its dialect: empty for a bare object, None for a line of the
+        protocol.
         """
         if (run := self._run_read) is not None:
             here = run.object_begin, run.dialect.open
@@ -105,9 +106,9 @@ class Reader(TurnReader):
     def prose_since(self, offset: int) -> tuple[str, int] | None:
         """Return the prose since an offset, and the offset of its end.
 
-        None while the text is no prose, or if what stood before the offset was none in the end.
+        None while the text is no prose, or if the text before the offset turned out to be none.
         """
-        # A closing mark without an opening one turns all before it into a thought, shown or not.
+        # A closing mark without an opening one makes a thought of all text before it, shown or not.
         if not self.in_prose or 0 < offset < self._draft.forgotten:
             return None
         end = max(offset, self._settled_end)
@@ -138,8 +139,8 @@ class Reader(TurnReader):
 
     def _read_inside(self, text: str) -> Reading:
         """Read the text in a fence."""
-        # The content stands for itself: it has no beginning of the host's and no open thought.
-        # Fences in it are not read once more, or each level would cost a reading.
+        # The content is read by itself: without the host's beginning and an open thought. Fences in
+        # it are not read again, or each level would cost a reading.
         rules = replace(self._rules, prefix="", in_thought=False, tool_choice="auto")
         reader = Reader(rules, is_inside=True)
         reader.feed(text)
@@ -149,12 +150,13 @@ class Reader(TurnReader):
 def read(
     text: str, finish_reason: FinishReason = "stop", rules: ReadingRules = _DEFAULT
 ) -> Reading:
-    """Read ``rules.prefix`` and ``text`` together. Never raises, whatever the text.
+    """Read ``rules.prefix`` and ``text`` together. Never raises, whatever the text is.
 
-    The same as feeding a `Reader` and finishing it, only quicker.
+    The result is that of a `Reader` which is fed and finished, but it comes faster.
     """
-    # Most outputs are one line of the protocol: the patterns of all marks take longer to make than
-    # such a line to read. With `tool_calls` the server cut text out, which is never clean.
+    # Most outputs are one line of the protocol, and the patterns of all marks take longer to make
+    # than such a line to read. With `tool_calls` the server cut text out, so the turn is never
+    # clean.
     if text[:1] == "{" and finish_reason != "tool_calls" and not (rules.prefix or rules.in_thought):
         reading = read_line(text, rules)
         if reading is not None:
@@ -167,9 +169,10 @@ def read(
 def read_line(text: str, rules: ReadingRules) -> Reading | None:
     """Read a text that is one well-formed message and nothing else, as most are.
 
-    None for any other.
+    None for any other text.
     """
-    # Valid JSON, and all the same refused in a call and read otherwise in an answer (rule 7).
+    # Such text is valid JSON, but a call with it is refused, and an answer with it is read in
+    # another way (rule 7).
     if CONTROL_ESCAPE.search(text):
         return None
     try:
@@ -196,9 +199,9 @@ def read_line(text: str, rules: ReadingRules) -> Reading | None:
 
 
 def line_deltas(reading: Reading) -> list[Delta] | None:
-    """Return what is shown of a turn that `read_line` read.
+    """Return the deltas of a turn that `read_line` read.
 
-    None where that takes more than a look.
+    None if they cannot be told at once.
     """
     (message,) = reading.messages
     if isinstance(message, FinalAnswer):

@@ -1,4 +1,4 @@
-"""Text between tags as the value that a tool's schema wants there."""
+"""Text between tags, read as the value that a tool's schema expects there."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def without_first_line_break(text: str) -> str:
 def without_line_breaks(text: str) -> str:
     """Return ``text`` without one line break at each end.
 
-    A value may stand on lines of its own.
+    A value may be on lines of its own.
 
-    Text of several lines, or indented, that begins right behind its mark keeps the last one: who
-    writes so puts none around values, and a file ends in one.
+    Text of several lines, or indented, that begins right after its mark keeps the last line break:
+    this writer puts none around values, and a file ends in one.
     """
     first = without_first_line_break(text)
     both = first.removesuffix("\r\n" if first.endswith("\r\n") else "\n")
@@ -29,9 +29,9 @@ def without_line_breaks(text: str) -> str:
 
 
 def typed_value(text: str, parameters: Mapping[str, Any], key: str) -> Any:
-    """Return ``text`` as the value of a property; as it stands if that is a string.
+    """Return ``text`` as the value of a property, unchanged if that is a string.
 
-    Never raises: what fits no type stays text, and validation says what was expected.
+    Never raises: text that fits no type stays text, and validation says what was expected.
     """
     schema = read_properties(parameters).get(key)
     if schema is None and isinstance(more := parameters.get("additionalProperties"), Mapping):
@@ -42,15 +42,14 @@ def typed_value(text: str, parameters: Mapping[str, Any], key: str) -> Any:
 
 
 def read_as(text: str, kinds: frozenset[str]) -> Any:
-    """Return ``text`` as a value of one of these types of JSON, or as it stands."""
+    """Return ``text`` as a value of one of these types of JSON, or unchanged."""
     wanted = tuple(kind for name in kinds - {"string"} for kind in JSON_TYPES.get(name, ()))
     for read in (loads, literal) if wanted else ():
         try:
             value = read(text.strip())
         except Unreadable:
             continue
-        # Python's literals bring True and None; its numbers, such as 1_000 or 0x10, are none of
-        # JSON.
+        # Python's literals bring True and None. Its numbers, such as 1_000 or 0x10, are not JSON's.
         if type(value) in wanted and (read is loads or type(value) not in (int, float)):
             return value
     return text

@@ -1,7 +1,7 @@
-"""Calls whose arguments stand between tags, or as keys and values in turn.
+"""Calls with arguments between tags, or as keys and values in turn.
 
-One reader for every family. A tag is spelt ``<…>`` with a namespace or not, or between marks of the
-family's own; a parameter is named by an attribute, behind ``=``, or by the tag itself.
+One reader for all families. A tag is written ``<…>``, with or without a namespace, or between the
+family's own marks. A parameter is named by an attribute, after ``=``, or by the tag itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TAG: Final = re.compile(
 """A tag without its brackets."""
 
 _BRACKETS: Final = {one.brackets[0]: one.brackets[1:] for one in DIALECTS}
-"""By what opens a tag, what ends it, and what opens its closing tag."""
+"""For each beginning of a tag: its end, and the beginning of its closing tag."""
 
 TAG_STARTS: Final = "".join({opening[0] for opening in _BRACKETS})
 _CALL_WORDS: Final = frozenset(("function", "invoke", "call", "tool"))
@@ -41,7 +41,7 @@ _ATTRIBUTES_OF_TAGS: Final = frozenset(("name", "key", "tool", "id", "index", "t
 _PARAMETERS: Final = frozenset(("parameter", "param", "argument", "arg"))
 _NAMES: Final = frozenset(("tool_name", "name", "function_name", "function", "tool"))
 _HOLDERS: Final = frozenset(("arguments", "parameters", "args", "input", "params"))
-# Agents ask for these beside a tool's parameters; no tool takes them.
+# Agents ask for these parameters beside a tool's own; no tool takes them.
 _IGNORED: Final = frozenset(("server_name", "id", "tool_call_id", "thought"))
 _LINE_BEGUN: Final = re.compile(r"\n[ \t]*+\Z")
 _OPENED_KEY: Final = re.compile(r"(?:[\w.-]+=[\"'])?([^\"'<>=\s]+)")
@@ -54,7 +54,7 @@ KEY_OPENS: Final = tuple(marks[0] for marks in PAIRS)
 
 
 class TaggedArguments(NamedTuple):
-    """A call that was read from tags, and whether a closing mark is missing in it."""
+    """A call that was read from tags; and True if a closing mark is missing in it."""
 
     name: str
     arguments: dict[str, Any]
@@ -68,14 +68,14 @@ class _Tag(NamedTuple):
     value_name: str
     attributes: Mapping[str, str]
     end: str
-    begins: tuple[str, ...]  # how tags of this kind begin
+    begins: tuple[str, ...]  # the beginning of tags of this kind
     is_empty: bool
     prefix: str
     namespace: str
 
 
 class TagReader:
-    """Reads the calls between tags of one family where ``source`` stands."""
+    """Reads the calls of one family between tags, at the place of ``source``."""
 
     def __init__(self, source: TextSource, catalog: ToolCatalog, dialect: Dialect) -> None:
         self._source = source
@@ -90,9 +90,9 @@ class TagReader:
         self._whole: dict[str, Any] | None = None  # the arguments, if they are one object
 
     def call(self) -> Steps[TaggedArguments | str]:
-        """Read the call whose tag stands here.
+        """Read the call whose tag begins here.
 
-        Where an object of arguments follows, only the tag is read, and the name returned.
+        If an object of arguments follows, only the tag is read, and the name is returned.
         """
         tag = yield from self._tag("a call is due after the mark")
         self._name = tag.value_name
@@ -103,7 +103,7 @@ class TagReader:
         elif not is_call:
             raise Fault("no tool is named")
         self._take_attributes(tag)
-        # MiniMax M3 alone has lists and objects as elements, so only there a value is a tree.
+        # Only MiniMax M3 writes lists and objects as elements, so only there a value is a tree.
         if tag.prefix:
             found = yield from self._element(tag, self._catalog.parameters(self._name))
             if not isinstance(found, dict):
@@ -120,21 +120,20 @@ class TagReader:
         return TaggedArguments(self._name, arguments, self._is_unclosed)
 
     def _take_attributes(self, tag: _Tag) -> None:
-        """Take the parameters that stand as attributes in a call's tag."""
+        """Take the parameters that are attributes in a call's tag."""
         for key in tag.attributes.keys() - _ATTRIBUTES_OF_TAGS:
             if self._catalog.knows_all or self._has(key):
                 self._add_argument(key, self._typed_value(tag.attributes[key], key, {}))
-            # In an element named as the tool each attribute is a parameter, as nothing else is
-            # there.
+            # In an element named as the tool is, each attribute is a parameter.
             elif tag.tag == self._name:
                 raise Fault("a parameter is due")
 
     def _members(self, call: _Tag) -> Steps[None]:
-        """Read what stands in a call's tag, up to its end."""
+        """Read the content of a call's tag, up to its end."""
         while not (yield from self._source.mark(call.end)):
             ends = [mark for mark in self._wrapper_ends if mark != call.end]
             if ends and (yield from self._source.stands(*ends)):
-                self._is_unclosed = True  # the calls' own end stands in place of this one's
+                self._is_unclosed = True  # the end mark of all calls is in place of this call's
                 break
             yield from self._member(call)
             yield from self._source.space()
@@ -176,8 +175,7 @@ class TagReader:
 
     def _parameter(self, tag: _Tag, key: str, call: _Tag) -> Steps[None]:
         self._check_key(key)
-        # MiniCPM writes XML proper, with CDATA and entities; in all other families text is as it
-        # is.
+        # MiniCPM writes real XML, with CDATA and entities; in all other families text is as it is.
         if tag.tag == "param" and (yield from self._source.mark("<![CDATA[")):
             text, _ = yield from self._source.read_until("]]>")
             yield from self._source.space()
@@ -186,7 +184,7 @@ class TagReader:
             self._is_closed = True
         else:
             others = (
-                # Tags that are named as parameters are known by the schema alone; else all begin
+                # Tags that are named as parameters are known by the schema alone; others all begin
                 # alike.
                 (*call.begins, call.end) if tag.value_name else (call.end, *self._own_tags(tag.end))
             )
@@ -224,7 +222,8 @@ class TagReader:
         source.pos += len(ahead)
         attributes = _attributes(found["attributes"] or "")
         if end != ">" and "key" in attributes:
-            attributes.setdefault("type", "string")  # such families say what is no text
+            # such families mark the values that are no text
+            attributes.setdefault("type", "string")
         ns, tag = found["ns"] or "", found["tag"]
         named = attributes.get("name") or attributes.get("key") or attributes.get("tool", "")
         named = (found["bare"] or named).strip()
@@ -242,7 +241,7 @@ class TagReader:
         )
 
     def _element(self, tag: _Tag, schema: Any, depth: int = 0) -> Steps[Any]:
-        """Read the value of an element: text, or more elements, each a key's or an item's."""
+        """Read the value of an element: text, or more elements, one for each key or item."""
         source, ways = self._source, []
         if isinstance(schema, Mapping):
             ways = [way for way in (schema, *list_branches(schema)) if isinstance(way, Mapping)]
@@ -279,7 +278,7 @@ class TagReader:
     def pairs(self, name: str, key_open: str) -> Steps[TaggedArguments]:
         """Read the arguments of a call whose first key's opening mark was taken.
 
-        None was where ``key_open`` is empty.
+        If ``key_open`` is empty, no mark was taken.
         """
         source, self._name = self._source, name
         marks = next((one for one in PAIRS if one[0] == key_open), ())
@@ -297,7 +296,7 @@ class TagReader:
         ends = [mark for mark in (key_close, value_open) if mark]
         key, mark = yield from source.read_until(*ends)
         key = key.strip()
-        # A key is one word: with a tag or a line break in it, the mark that ends it is missing.
+        # A key is one word: with a tag or a line break in it, its end mark is missing.
         if not key or "<" in key or "\n" in key:
             raise Fault("a key's end is due")
         lacks_end = bool(key_close) and mark == value_open
@@ -317,9 +316,9 @@ class TagReader:
     def _value(self, end: str, keys: tuple[str, ...], other_marks: tuple[str, ...]) -> Steps[str]:
         """Return the text of a value, without a line break at each end.
 
-        It ends at its own closing mark ``end``, and before any mark of its family that begins a
-        line or is spelt like a control token, too. One within a line is text where the value's own
-        mark follows, unless it opens a key that may follow here.
+        It ends at its own closing mark ``end``. It also ends before any mark of its family that
+        begins a line or is spelt like a control token. A mark within a line is text if the value's
+        own mark follows, unless the mark opens a key that may follow here.
         """
         source, begin, is_marked = self._source, self._source.pos, False
         self._is_closed = False
@@ -335,7 +334,7 @@ class TagReader:
                     raise Fault("a value's end is due")
                 source.pos = at
                 self._is_unclosed = True
-                value_end = line.start() if line else at  # the line break is not the value's
+                value_end = line.start() if line else at  # the line break is not part of the value
                 value = without_first_line_break(source.text[begin:value_end]).removesuffix("\r")
                 if _ends_damaged(value, end):
                     raise Fault("a value's end is damaged")
@@ -353,9 +352,9 @@ class TagReader:
         return self._catalog.has_parameter(self._name, key)
 
     def _check_key(self, key: str, *, is_closed: bool | None = None) -> None:
-        """Raise where the value before an unknown key lacks its end."""
+        """Raise if the value before an unknown key lacks its end."""
         is_closed = self._is_closed if is_closed is None else is_closed
-        # An unknown key right behind such a value is more likely a part of it, as in a page of XML.
+        # An unknown key right after such a value is more likely a part of it, as in a page of XML.
         if not is_closed and not self._catalog.knows_all and not self._has(key):
             raise Fault("a value's end is due")
 
@@ -388,6 +387,6 @@ def _attributes(text: str) -> dict[str, str]:
 def _unescape(text: str) -> str:
     if "&" not in text:
         return text
-    import html  # imported late: it has a table of two thousand names, and hardly a call has one
+    import html  # imported late: it has a table of two thousand names, and calls rarely have one
 
     return html.unescape(text)

@@ -1,8 +1,8 @@
 """The steps by which a turn is read: a generator that takes text in pieces.
 
-The text is read once, from left to right. What cannot be told yet, because the piece ends in the
-middle of a mark or an escape, waits for the next piece. So the result does not depend on how the
-text was split, and the work is linear in its length.
+The text is read once, from left to right. If a piece ends in the middle of a mark or an escape, the
+reader waits for the next piece. So the result does not depend on how the text was split, and the
+work is linear in its length.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from mlx_tools.protocol.sequence_verdict import sequence_verdict
 _RECIPIENT_MARK: Final = "to="
 _MAX_REREADS: Final = 4
 _REREAD_CHARS: Final = 2_000
-"""So many times the text before, and so many characters more, are read again of forms that need no
-mark, where they were no call."""
+"""Limits on the text that is read again because a form without a mark turned out to be no call: so
+many times the text before it, and so many characters more."""
 
 _MAX_WRAPPING_CHARS: Final = 1000
 _INVENTED_RESULT: Final = re.compile(r"(?:Observation|Result):[^`]*+`{0,16}\s*")
-"""A result that the model made up behind its call, up to the end of the fence that holds both."""
+"""A result that the model made up after its call, up to the end of the fence that holds both."""
 
-_MAX_BULLET_CHARS: Final = 6  # characters of a numbered bullet, and the brace behind it
+_MAX_BULLET_CHARS: Final = 6  # characters of a numbered bullet, and the brace after it
 _ANALYSIS: Final = "<|channel|>analysis<|message|>"
 _MESSAGE_END: Final = match_any(["<|end|>", "<|channel|>final<|message|>"])
 
@@ -62,13 +62,13 @@ _ARRAY: Final = 2
 
 
 class TurnReader:
-    """Reads the text of one turn into the draft of its reading.
+    """Reads the text of one turn into a `PartialReading`.
 
-    `mlx_tools.protocol.Reader` tells what comes of it.
+    `mlx_tools.protocol.Reader` makes the `Reading` of it.
     """
 
     def __init__(self, rules: ReadingRules) -> None:
-        self.done = False  # nothing that follows can count
+        self.done = False  # no later text can count
         self._rules = rules
         self._marks = delimiters.marks(
             rules.reasoning_markers, rules.ends, dialects=bool(rules.catalog)
@@ -79,28 +79,28 @@ class TurnReader:
         self._deltas: list[Delta] = []
         self._reason: FinishReason = "stop"
         self._lead = True  # nothing but white space and wrapping so far in this line
-        self._begin = 0  # where that began
-        self._settled_end = 0  # up to here it is known what the text is
+        self._begin = 0  # where that white space and wrapping began
+        self._settled_end = 0  # the kind of the text is known up to here
         self._array = _NO_ARRAY
-        self._tag = self._fence = False  # what is open around messages
-        self._spoken = False  # more than wrapping stands before this
-        self._objects = False  # calls as other protocols write them stand before this, and no more
+        self._tag = self._fence = False  # the wrapping that is open around messages
+        self._spoken = False  # there is more than wrapping before this place
+        self._objects = False  # there are only calls in other protocols' forms before this place
         self._has_thought = False  # the text opened a thought and closed it
-        self._bulleted = False  # a bullet stands before this
+        self._bulleted = False  # a bullet comes before this place
         self._shown_line = False  # the line is a quotation, a table's or a diff's
         self._in_diff = False
-        self._ticks = 0  # backticks that opened the code that stands here
-        self._ticking = 0  # backticks that were read just now, more may follow
-        self._for_user = False  # speech is for the user by its header: nothing in it is a call
+        self._ticks = 0  # backticks that opened the code here
+        self._ticking = 0  # backticks right before this place; more may follow
+        self._for_user = False  # prose is for the user by its header: no call is in it
         self._struck = False
-        self._tried_size = -1  # where a form without a mark was tried last, thoughts aside
+        self._tried_size = -1  # where a form without a mark was tried last, not counting thoughts
         self._failed_chars = 0  # characters of such forms that were no call
         self._in_thought = False  # the text leaves a thought open, and a call ends it
-        self._line_tried = -1  # the end of the line that was last looked at as strict JSON
-        self._run_begun: CallSequenceReader | None = None  # the last one that a mark opened
-        self._run_read: CallSequenceReader | None = None  # that stands behind a mark
+        self._line_tried = -1  # the end of the line that was last tried as strict JSON
+        self._run_begun: CallSequenceReader | None = None  # the last run that a mark opened
+        self._run_read: CallSequenceReader | None = None  # the run that is being read after a mark
         self._open: OpenObject | None = None
-        self.thought_closer = ""  # what closes the thought that is open, empty if none is
+        self.thought_closer = ""  # the mark that closes the open thought, empty if none is open
         self._steps = self._turn()
         self._push(rules.prefix)
 
@@ -118,8 +118,8 @@ class TurnReader:
     def _turn(self) -> Steps[None]:
         """Read all of the text.
 
-        A step yields where the text that is there does not suffice, and is taken anew when there is
-        more; at the very end none yields.
+        A step yields if the text so far is not enough, and is repeated when there is more. At the
+        end of the text no step yields.
         """
         source, draft = self._source, self._draft
         if self._rules.in_thought:
@@ -165,15 +165,15 @@ class TurnReader:
         self._draft.bullet = False
 
     def _speak(self) -> None:
-        """Take what comes for the inside of a line of prose."""
+        """Read the rest of the line as prose."""
         self._lead = self._objects = False
         self._spoken = True
 
     @property
     def _is_quoted(self) -> bool:
-        """True if what stands here is shown, not said.
+        """True if the text here is shown, not said.
 
-        That is within code, in a quotation or a table, in a fence beside text, or in a message for
+        It is shown in code, in a quotation or a table, in a fence beside text, and in a message for
         the user.
         """
         return self._for_user or self._is_in_quotation
@@ -186,7 +186,8 @@ class TurnReader:
     def _is_requested_form(self, mark: str) -> bool:
         """Return whether a mark opens calls in the form that the model was asked for.
 
-        Those count in a message for the user too: a model may answer every prompt in one.
+        Those count in a message for the user too: a model may answer every prompt in such a
+        message.
         """
         return mark in self._rules.native or (self._is_xml and mark == delimiters.CALL_TAG)
 
@@ -201,12 +202,12 @@ class TurnReader:
 
     @property
     def _tired(self) -> bool:
-        """True if a form was tried here that may be none, or such were read enough."""
+        """True if a form without a mark was tried here, or enough such text was read."""
         return self._tried_size == self._draft.size or self._is_worn
 
     @property
     def _is_worn(self) -> bool:
-        """True where what was no call was read often enough."""
+        """True if enough text was read that turned out to be no call."""
         return self._failed_chars > _MAX_REREADS * self._draft.size + _REREAD_CHARS
 
     # --- between objects ----------------------------------------------------------------------
@@ -230,12 +231,12 @@ class TurnReader:
             self._end_turn()
         elif self._array == _ARRAY_BEGUN:
             self._stray()
-        # A mark may go on in the next piece: decided here, the result would depend on the split.
+        # A mark may go on in the next piece: the result must not depend on the split.
         elif not source.final and marks.beginnings.match(source.text, source.pos):
             yield
         elif mark := marks.mark.match(source.text, source.pos):
             what = mark[0]
-            del mark  # it would hold the text
+            del mark  # a match keeps the whole text alive
             yield from self._mark(what)
         elif char in "`~":
             yield from self._fence_mark()
@@ -244,7 +245,8 @@ class TurnReader:
         elif draft.messages and char.isdigit() and (yield from self._is_numbered()):
             pass
         elif char == "," or (char == ";" and self._objects):
-            # Outside an array a comma between calls is a slip, and such a run asks first.
+            # Outside an array a comma between calls is a slip, and a person is asked about such a
+            # run.
             draft.unclean = draft.unclean or self._array != _ARRAY
             source.pos += 1
         elif char == "]" and self._array == _ARRAY:
@@ -322,7 +324,7 @@ class TurnReader:
         if fence is None:
             self._stray()
             return
-        if self._ticks >= 3:  # it closes what began within a line
+        if self._ticks >= 3:  # it closes a part that began within a line
             self._ticks = 0
         else:
             says = fence[2] if fence.lastindex == 2 else ""
@@ -336,7 +338,7 @@ class TurnReader:
         source, draft, marks = self._source, self._draft, self._marks
         begin, end = source.pos, source.pos + len(literal)
         if literal in marks.closers and self._hides_messages:
-            self._text_of_mark(literal)  # within what is shown, such as a message in a last fence
+            self._text_of_mark(literal)  # within shown text, such as a message in a last fence
         elif literal in marks.closers:
             source.pos = end
             closer = dict(self._rules.reasoning_markers).get(literal, "")
@@ -361,7 +363,7 @@ class TurnReader:
             yield from self._dialect_mark(literal)
         elif literal in marks.ends and self._has_thought:
             source.pos = end
-            draft.leave_out(begin)  # once too often
+            draft.leave_out(begin)  # one mark too many
         elif literal in marks.ends:
             source.pos = end
             self._for_user = literal.startswith("<|channel|>")
@@ -394,7 +396,7 @@ class TurnReader:
             self._source.pos += len(mark_text)
 
     def _ends_turn(self, mark_text: str) -> bool:
-        """Return whether the mark ends the turn; where it does not, it is text."""
+        """Return whether the mark ends the turn; if not, it is text."""
         if mark_text == delimiters.STRIKETHROUGH or (mark_text == "</s>" and self._struck):
             self._struck = mark_text == delimiters.STRIKETHROUGH
             return False
@@ -411,7 +413,7 @@ class TurnReader:
         if mark_text != delimiters.CALL_TAG or not (self._is_xml or self._draft.messages):
             yield from self._run(dialects[mark_text], dialects[mark_text].skip(mark_text))
             return
-        # The tag that a style and many dialects share: behind it an object is the style's.
+        # A tag of a style and of many dialects: an object after it belongs to the style.
         self._tag = True
         source.pos += len(mark_text)
         yield from source.space()
@@ -422,9 +424,9 @@ class TurnReader:
     # --- runs of calls ------------------------------------------------------------------------
 
     def _line_form(self, char: str) -> Steps[tuple[Dialect, int | None] | None]:
-        """Return the form that stands here and counts at a line's start alone.
+        """Return the form that begins here and counts at a line's start only.
 
-        With it comes the length of the mark if not its own.
+        With it comes the length of the mark if it is not the form's own.
         """
         if self._draft.messages or self._tired or self._is_quoted:
             return None
@@ -445,7 +447,8 @@ class TurnReader:
         self._run_read = None if weak else run
         yield from run.steps()
         self._run_read = None
-        if run.header is not None:  # a message's header is no text; a thought may follow, or speech
+        # a message's header is no text; a thought or the message's text may follow
+        if run.header is not None:
             source.pos = run.end
             if run.header.channel == "analysis" and run.header.recipient in ("", "assistant"):
                 closer = dict(rules.reasoning_markers).get(_ANALYSIS, "<|end|>")
@@ -455,7 +458,7 @@ class TurnReader:
             self._for_user = run.header.channel == "final" or run.header.recipient == "user"
             self._begin_line(source.pos)
             return
-        # What is shown in a fence, or is a list in brackets, is a call only if nothing follows.
+        # Text in a fence, or in a list in brackets, is a call only if nothing follows.
         must_be_last = self._fence or dialect.last
         while must_be_last and run.calls and run.cut is None:
             found = delimiters.AFTER_MESSAGES.match(source.text, source.pos)
@@ -500,7 +503,7 @@ class TurnReader:
             repairs = call.repairs if native else (*call.repairs, "dialect")
             index = len(draft.messages)
             draft.add(replace(call, repairs=repairs), begin, delimiters.Wrapping())
-            # In one piece: what the model wrote is no JSON, so it cannot be passed on as it comes.
+            # In one piece: the model's text is no JSON, so it cannot be passed on as it comes.
             arguments = writable(compact(call.arguments))
             self._deltas += (CallStarted(index, call.name), ArgumentsDelta(index, arguments))
         draft.dropped += [dropped for dropped in run.dropped if dropped]
@@ -510,7 +513,7 @@ class TurnReader:
         self._stop(wrapping_may_follow=True)
 
     def _ends_text(self, run: CallSequenceReader) -> bool:
-        """Return whether nothing but wrapping and the turn's end follows the run."""
+        """Return whether only wrapping and the turn's end follow the run."""
         rest = self._source.text[run.end :]
         ending = self._marks.turn_end.match(rest)
         return not rest[ending.end() if ending else 0 :].strip(WHITE)
@@ -520,11 +523,11 @@ class TurnReader:
         self._stop()
 
     def _as_text(self, run: CallSequenceReader) -> None:
-        """Take what began like a call for text: it is read again as such."""
+        """Take text that began like a call as text: read it again as that."""
         self._failed_chars += self._source.pos - run.begin
         self._source.pos = run.begin
         self._tried_size = self._draft.size
-        if not run.dialect.line:  # else the line is read as one without it
+        if not run.dialect.line:  # else the line is read as one without the mark
             self._speak()
             self._source.pos += max(1, len(run.dialect.open) * (not run.dialect.opens_tag))
 
@@ -533,8 +536,8 @@ class TurnReader:
     def _thought(self, opening: int, closer: re.Pattern[str], literal: str) -> Steps[None]:
         """Read a thought.
 
-        ``opening`` is where the mark is that opens it, ``literal`` the mark that closes it, as its
-        model writes it.
+        ``opening`` is the place of the mark that opens it, ``literal`` the mark that closes it, as
+        its model writes it.
         """
         marks, source, draft = self._marks, self._source, self._draft
         begin, self.thought_closer = source.pos, literal
@@ -546,8 +549,8 @@ class TurnReader:
                 break
             yield
         if not mark:
-            # A call ends a thought that the text leaves open, only by marks that are control
-            # tokens: to write one is to have stopped thinking.
+            # A call ends a thought that the text leaves open, but only if its mark is a control
+            # token: a model that writes one has stopped thinking.
             tokens = (token for token, one in marks.dialects.items() if one.is_token)
             begun = [pos for token in tokens if (pos := source.text.find(token, begin)) >= 0]
             if begun and not self._in_thought and self._reason == "stop":
@@ -575,7 +578,7 @@ class TurnReader:
         """
         source, draft = self._source, self._draft
         parts: list[str] = []
-        held: list[str] = []  # white space that more text may follow
+        held: list[str] = []  # white space after which more text may follow
         while True:
             mark, end = source.seek(*delimiters.ANSWER_CLOSE)
             text = source.take(end)
@@ -597,7 +600,7 @@ class TurnReader:
         text = answer[: begun.start() if begun is not None else None].rstrip()
         if self._reason == "length" and text:
             self._add_answer(writable(text), begin_offset, is_cut=True)
-        # One `<` at the end may be text; more of the closing tag shows that it was cut.
+        # One `<` at the end may be text. More of the closing tag shows that the tag was cut off.
         elif self._reason != "stop" or (begun is not None and begun.end() - begun.start() > 1):
             draft.cut(source.pos)
         elif not answer:
@@ -644,7 +647,7 @@ class TurnReader:
             if scanner.status == INCOMPLETE:
                 scanner.advance(source.text)
             verdict = one.verdict(source.text)
-            # What stands in prose may turn out to be quoted: it is shown when it is whole.
+            # An object in prose may turn out to be quoted, so it is shown when it is complete.
             if not inline if verdict is None else verdict.outcome in ("call", "answer"):
                 self._deltas += one.deltas(len(draft.messages), source.text)
             if verdict is not None or source.final:
@@ -685,7 +688,7 @@ class TurnReader:
         elif (
             what == "prose" and message is not None and open_object.is_alone and not self._bulleted
         ):
-            self._source.pos = end  # a call as another protocol writes it, if nothing else comes
+            self._source.pos = end  # a call in another protocol's form, if nothing else comes
             self._objects = True
             draft.alias_error = draft.alias_error or verdict.error
         elif what == "observation":

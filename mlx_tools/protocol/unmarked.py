@@ -1,9 +1,8 @@
-"""Calls in a text without a message, unmarked or in unknown marks.
+"""Calls without known marks, in a text without a message.
 
-See reading rules 8a and 8b.
-
-All of the text is there. Each candidate is judged by whether it names a tool that could take its
-arguments, and by where it stands (`mlx_tools.protocol.judging`).
+See reading rules 8a and 8b. The text is complete. Each candidate is judged by two things: whether
+it names a tool that could take its arguments, and its place in the text
+(`mlx_tools.protocol.judging`).
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from mlx_tools.protocol.reading import Reading, ReadingRules
 from mlx_tools.schema import read_required
 
 _MAX_REREADS: Final = 4
-"""So many times its length is read of a text at most, where what begins like calls is none."""
+"""Times the length of a text that is read at most if texts that begin like calls are none."""
 
 _WORD: Final = re.compile(r"[A-Za-z_$][\w$.:/-]*")
 _BEGINNING: Final = re.compile(rf"(?:\s|{CONTROL_TOKEN.pattern})*")
@@ -67,10 +66,8 @@ _ENDS: Final = re.compile(
 class ProseJudgement(Struct, frozen=True, kw_only=True):
     """The judgement of a text without a message.
 
-    It is calls or an answer from ``begin`` to ``end``, or an error.
-
-    ``is_call_like``: the error is due because the text looks like a call (rule 8b). ``is_cut``: it
-    ends within a call. Where nothing is said, the text is prose.
+    It has calls or an answer from ``begin`` to ``end``, or an error. With neither, the text is
+    prose.
     """
 
     messages: tuple[Message, ...] = ()
@@ -79,6 +76,7 @@ class ProseJudgement(Struct, frozen=True, kw_only=True):
     dropped: tuple[str, ...] = ()
     error: ErrorInfo | None = None
     is_call_like: bool = False
+    """True if the error is that the text looks like a call (rule 8b)."""
     is_alone: bool = True
 
 
@@ -111,15 +109,15 @@ class ProseJudge:
         return next(filter(None, self._judgements()), ProseJudgement())
 
     def _judgements(self) -> Iterator[ProseJudgement | None]:
-        """Yield what each way of looking at the text says; the first result counts."""
-        # From the surest to the vaguest: what is read as calls is never only call-like.
+        """Yield the result of each way of reading the text; the first result counts."""
+        # From the surest to the vaguest: text that is read as calls is never only call-like.
         yield self._whole()
         yield self._last_fence()
         if not self._catalog:
             return
         fence = only_fence(self._text)
         is_data = fence is not None and fence.inside.lstrip()[:1] in ("{", "[")
-        # Such a fence is how Gemma calls; what it holds is not quoted.
+        # Gemma calls in such a fence, so its content is not quoted.
         is_own = fence is not None and fence.info.startswith("tool_code")
         self._unquoted = self._text if is_data or is_own else without_quoted(self._text)
         if self._catalog.pattern().search(self._text):
@@ -141,12 +139,12 @@ class ProseJudge:
         source = TextSource(self._text, pos=begin, final=True)
         sequence = CallSequenceReader(source, BARE, self._catalog, self._rules.max_calls)
         finished(sequence.steps())
-        # Each line may begin a sequence that is read to the end of the text, and is none.
+        # Each line may begin a sequence that is read to the end of the text and is none.
         self._budget -= source.pos - begin
         return sequence
 
     def _take(self, sequence: CallSequenceReader, begin: int, *, is_alone: bool) -> ProseJudgement:
-        """Take the calls of a sequence, with repairs for a mark that is missing."""
+        """Take the calls of a sequence, with a repair for the missing mark."""
         is_cut = sequence.cut is not None
         if is_cut and not sequence.may_close(self._reason, self._rules.mutates):
             return ProseJudgement(error=ErrorInfo("truncated_output", "the output was cut off"))
@@ -169,7 +167,7 @@ class ProseJudge:
         )
 
     def _ends(self, sequence: CallSequenceReader) -> tuple[int, int]:
-        """Return where the wrapping behind calls ends, and the turn's end after it."""
+        """Return where the wrapping after calls ends, and the turn's end after it."""
         wrapping = AFTER_MESSAGES.match(self._text, sequence.end)
         end = wrapping.end() if wrapping else sequence.end
         turn_end = _ENDS.match(self._text, end)
@@ -256,8 +254,8 @@ class ProseJudge:
     def _line_calls(self) -> ProseJudgement | None:
         """Judge calls that begin a line beside prose; else None.
 
-        Those in Python that are the last lines count, and objects that say themselves that they
-        are calls, as OpenAI's do. The others are call-like.
+        Calls in Python count if they are the last lines. Objects count if they have their own type
+        of call, as OpenAI's do. Other calls are call-like.
         """
         is_like, pos = False, 0
         for found in _LINE_BEGUN.finditer(self._unquoted):
@@ -281,7 +279,7 @@ class ProseJudge:
         return _call_like(BESIDE_TEXT) if is_like else None
 
     def _may_begin(self, line: int, begin: int) -> bool:
-        """Return whether calls may begin there, behind the blanks of a line."""
+        """Return whether calls may begin there, after the blanks of a line."""
         if _ENVELOPE.match(self._unquoted, line):
             return True
         if begin - line > _MAX_INDENT or "\t" in self._text[line:begin]:

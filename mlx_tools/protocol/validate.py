@@ -1,7 +1,7 @@
-"""The calls of a reading held to their tools: rules 9, 10 and 12.
+"""The calls of a reading, validated against their tools: rules 9, 10 and 12.
 
-Each call is judged alone: its name against the catalog, its arguments against the tool's schema,
-and whether it may run without asking, as far as reading alone can tell. Policy comes after.
+Each call is judged alone: its name by the catalog, its arguments by the tool's schema. Then reading
+says whether it may run without asking. Policy decides later.
 """
 
 from __future__ import annotations
@@ -37,17 +37,15 @@ _MAX_NAME_CHARS: Final = 80
 
 
 class JudgedCall(Struct, frozen=True, kw_only=True):
-    """A call, and what reading says of it.
-
-    ``call`` bears the tool's own name and the coerced arguments; its ``repairs`` include the
-    coercions. ``error`` is its observation where it is not valid. ``runs`` is ``with_approval``
-    where it may change things and anything about it is less than clean, and where it is echoed.
-    """
+    """A call, and the judgement of reading on it."""
 
     call: ToolCall
+    """The call with the tool's own name and coerced arguments; its repairs have the coercions."""
     runs: Literal["freely", "with_approval"] = "with_approval"
+    """``with_approval`` if the call is echoed, or not clean and may change things."""
     echoed: bool = False
     error: ErrorInfo | None = None
+    """The observation of a call that is not valid."""
 
 
 def judge(
@@ -59,8 +57,8 @@ def judge(
 ) -> tuple[JudgedCall, ...]:
     """Judge each call of ``reading`` alone, and return them in order.
 
-    ``tools`` is the catalog by name, ``calls_seen`` are the calls that stand in earlier outputs
-    (`mlx_tools.protocol.find_call_keys`), ``aliases`` other names that are accepted for a tool.
+    ``tools`` is the catalog by name. ``calls_seen`` are the calls in earlier outputs
+    (`mlx_tools.protocol.find_call_keys`). ``aliases`` are other names that are accepted for a tool.
     """
 
     def judge_one(written_call: ToolCall) -> JudgedCall:
@@ -103,10 +101,10 @@ def resolve(
 ) -> tuple[ToolSpec | None, tuple[str, ...]]:
     """Return the tool that ``name`` means, and the repair of the name.
 
-    That is ``("tool_name",)`` where it is not written exactly so.
+    The repair is ``("tool_name",)`` if the tool has another name.
 
     An alias is a name like any other. A name in another case, or with other ``-``, ``_`` and ``.``,
-    is accepted where it can mean but one tool.
+    is accepted if it can mean only one tool.
     """
     if name in tools:
         return tools[name], ()
@@ -133,7 +131,7 @@ def unknown_tool(name: str, tools: Mapping[str, ToolSpec]) -> ErrorInfo:
 
 def closest_tool(name: str, tools: Mapping[str, ToolSpec]) -> str:
     """Return the tool whose name is most like ``name``, empty if none is close."""
-    # Imported late: hardly a call has a wrong name.
+    # Imported late: a call rarely has a wrong name.
     from difflib import get_close_matches
 
     by_loose = {loose_name(known): known for known in tools}
@@ -150,13 +148,11 @@ def validate_arguments(
 ) -> tuple[dict[str, Any], tuple[str, ...], ErrorInfo | None]:
     """Return the arguments as the tool takes them, the coercions, and the error.
 
-    The error is None if they fit.
-
-    The error lists every fault as ``path: what was expected``. Where there is one, the arguments
-    are those that came, and nothing is coerced. Nothing is fetched; the work is bounded.
+    The error is None if they fit, else it lists each fault as ``path: what was expected``. With an
+    error the arguments are returned unchanged. Nothing is fetched; the work is bounded.
     """
     given = dict(arguments)
-    # jsonschema takes NaN and infinities for numbers; JSON cannot carry them to a tool.
+    # jsonschema takes NaN and infinities for numbers, but JSON cannot carry them to a tool.
     if (path := _not_finite(given)) is not None:
         text = f"{format_path(path)}: a finite number"
         return given, (), ErrorInfo("invalid_arguments", text[:MAX_MESSAGE_CHARS])
