@@ -1,9 +1,9 @@
 """Approvals of calls: a person is asked, and an approval binds to what was shown.
 
-A question is recorded before it is shown, so a run that is killed while it waits is a paused one.
-An approval binds, by a keyed digest, to the tool as it is, the arguments, the policy in force, the
-session, an expiry and what the call would act on. Right before the call starts all of that is
-compared again.
+A question is recorded before it is shown, so a run that is killed while it waits counts as paused.
+An approval is bound by a keyed digest. It covers the tool as it is, the arguments, the policy in
+force, the session, an expiry, and the state of what the call would act on. All of these are
+compared again right before the call starts.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from mlx_tools.transcript import (
 )
 
 APPROVAL_HOLDS: Final = timedelta(days=7)
-"""The time within which an approval can be given: a weekend and a short illness, and no longer,
-since what was shown is forgotten by then."""
+"""The time within which an approval can be given: a weekend and a short illness. After a longer
+time nobody remembers what was shown."""
 _MAX_CLOCK_ERROR: Final = timedelta(minutes=5)
-"""The most that a clock may be set back before it is no longer believed: clocks that are set by
-the network move by seconds, those of virtual machines that slept by a few minutes."""
+"""How far a clock may be set back and still be believed. Clocks set by the network move by seconds,
+those of virtual machines after a sleep by a few minutes."""
 _EDITS: Final = 3
-"""The most answers with arguments that cannot be, before an approver is asked no more. A
-person makes a slip once or twice; a program that errs would go on forever."""
+"""Answers with impossible arguments that an approver may give before it is asked no more. A person
+slips once or twice; a faulty program would go on forever."""
 CHANGED_RULE: Final = "changed"
 """The rule of a decision that asks again about a call that is no longer what was approved."""
 Answers = Mapping[str, ApprovalAnswer]
@@ -83,16 +83,16 @@ class CallApprovals:
         self._approver = approver
         self._templates = templates
         self._consumed_approvals = (
-            consumed_approvals  # an approval that was used up lets nothing run again
+            consumed_approvals  # an approval that was used up allows no second run
         )
         self._undecided: set[str] = set()
 
     # --- templates ---
 
     async def approve_by_template(self, calls: Sequence[CallRecord]) -> bool:
-        """Let the calls run that a template covers; return whether there are such.
+        """Let the calls run that a template covers; return whether there are such calls.
 
-        Only calls that are asked about for what they may do are covered.
+        Only calls that are asked about because of their effects are covered.
         """
         if self._templates is None:
             return False
@@ -110,8 +110,8 @@ class CallApprovals:
     async def check_template(self, call: CallRecord, rule: str) -> str | None:
         """Check that a template still covers a call; return the state of what it acts on.
 
-        None if there is none. Raises `ApprovalOutdated` if the template does not cover the call any
-        more, which is written down.
+        None if there is no state. If the template does not cover the call any more, that is
+        recorded and `ApprovalOutdated` raised.
         """
         decision, state = await self._decide_by_template(call)
         if decision is None or decision.rule != rule:
@@ -138,7 +138,7 @@ class CallApprovals:
     # --- asking in place ---
 
     async def ask(self, calls: Sequence[CallRecord]) -> None:
-        """Ask about calls; those that nobody decides about leave the run paused."""
+        """Ask about calls; if nobody decides about some, the run pauses."""
         seen = await self.pause(calls)
         asked = [
             replace(one, preview_edit=partial(self._preview_edit, one))
@@ -161,14 +161,14 @@ class CallApprovals:
     async def pause(
         self, calls: Sequence[CallRecord], nested_calls: Sequence[PendingCall] = ()
     ) -> list[ApprovalRequest]:
-        """Write down what is asked; return what is to be shown here.
+        """Record the questions, and return the requests to be shown here.
 
         ``nested_calls`` wait in runs within calls.
         """
         now = self._writer.now()
         expires = _text(now + APPROVAL_HOLDS)
         seen = [await self._build_request(call, expires) for call in calls]
-        # Written before anything is shown: a run that is killed while it asks is a paused one.
+        # Recorded before anything is shown: a run that is killed while it asks counts as paused.
         record = PauseRecord(
             calls=tuple(one.call for one in seen),
             digests=tuple(one.digest for one in seen),
@@ -185,17 +185,17 @@ class CallApprovals:
     async def _record_answer(
         self, request: ApprovalRequest, answer: ApprovalAnswer, digest: str = ""
     ) -> None:
-        """Write down an answer.
+        """Record an answer.
 
-        Raises `UsageError` for arguments that the call cannot have, or that make it another call
+        Raises `UsageError` if the call cannot have the arguments, or if they make it another call
         than the one with this ``digest``.
         """
         if answer.approved is None:
             self._undecided.add(request.call)
             return
-        # Of several answers at once an earlier one may have brought a consent for this call.
+        # Among several answers an earlier one may have brought a consent that covers this call.
         if not self._session.current.is_pending(request.call):
-            return  # an answer before this one covered it
+            return  # an earlier answer covered it
         if answer.approved and answer.arguments is not None:
             request, call, decision = await self._with_arguments(request, answer.arguments)
             if digest and not equal_digests(digest, request.digest):
@@ -229,11 +229,11 @@ class CallApprovals:
     ) -> tuple[ApprovalRequest, CallRecord, DecisionRecord]:
         """Return the request, the call and the decision on it, with other arguments.
 
-        They are validated and decided about again, so that somebody must approve the call whatever
-        policy says.
+        The arguments are validated and decided about again. Somebody must approve the call,
+        whatever the policy says.
         """
         session, name = self._session, request.name
-        # With other arguments it would be another call, and the doubt about this one forgotten.
+        # With other arguments it would be another call, and the doubt about this one would be lost.
         if session.current.calls[request.call].in_doubt:
             raise UsageError(
                 f"{name} was started with other arguments and may have done its work",
@@ -254,7 +254,7 @@ class CallApprovals:
         decision = decide_call(edited, session)
         if decision.decision == "deny":
             raise UsageError(f"with these arguments policy denies the call: {decision.reason}")
-        # A person asked for the edit, so a person approves it, even where policy would not ask.
+        # A person edits the call, so a person approves it, even if the policy would not ask.
         if decision.decision == "allow":
             decision = replace(
                 decision, decision="ask", rule="edited", code="requires_confirmation"
@@ -264,10 +264,10 @@ class CallApprovals:
     # --- answers to what an earlier process asked ---
 
     def check_answers(self, answers: Answers, policy: Policy) -> None:
-        """Check answers before anything is written down.
+        """Check answers before anything is recorded.
 
-        Raises `UsageError` if one is about a call that nobody asks about, or approves one that
-        ``policy`` denies now.
+        Raises `UsageError` if an answer is about a call that nobody asks about, or approves one
+        that ``policy`` now denies.
         """
         session = self._session
         waiting = {call.call: call for call in session.current.calls_needing_decision()}
@@ -286,7 +286,7 @@ class CallApprovals:
     def check_nested_answers(self, answers: Answers) -> None:
         """Check answers about calls in runs within calls.
 
-        Raises `UsageError` if nobody asks about one, or what was shown of it was changed since.
+        Raises `UsageError` if nobody asks about the call, or if it has changed since it was shown.
         """
         pause = self._session.pause if self._session.state is State.PAUSED else None
         known = {waiting.call_id for waiting in pause.nested_calls} if pause is not None else set()
@@ -296,7 +296,7 @@ class CallApprovals:
             raise UsageError("what was shown was changed in the transcript", hint="start again")
 
     async def decide_again(self) -> None:
-        """Hold calls that have not run yet, or may run again, to the policy in force now."""
+        """Decide again about calls that have not run, by the policy in force now."""
         session = self._session
         for state in tuple(session.current.open_calls.values()):
             last, approval = state.decision, state.approval
@@ -306,36 +306,33 @@ class CallApprovals:
             if decision.decision == "deny":
                 await self.write([decision, make_refusal(decision, state, session)])
             elif state.in_doubt:
-                continue  # a person decides about it, whatever policy allows
+                continue  # a person decides about it, even if the policy allows it
             elif approval is None and (last is None or last.decision != decision.decision):
                 self._writer.append(decision)
 
     def ask_unstarted_again(self) -> None:
-        """Ask again about approved calls that never started.
-
-        Their process ended before that.
-        """
+        """Ask again about approved calls whose process ended before they started."""
         for state in tuple(self._session.current.open_calls.values()):
             if state.approval is not None and state.approval.approved:
                 self._ask_again(state.record, f"{state.record.name} was approved, and not started")
 
     async def record_answers(self, answers: Answers) -> None:
-        """Write down answers to what was asked last.
+        """Record answers to the last questions.
 
-        An approval holds for what was shown then. Where that has changed, or expired, it is asked
-        anew and `UsageError` raised; a denial always holds.
+        An approval holds for what was shown. If that has changed, or expired, it is asked again and
+        `UsageError` raised. A denial always holds.
         """
         pause = self._session.pause
         for key, answer in answers.items():
             if not self._session.current.is_pending(key):
-                continue  # a consent for the session covered it
+                continue  # a consent for the session covers it
             call = self._session.current.call(key)
             one = await self._build_request(call, pause.expires_at if pause is not None else "")
             edited = ""
             if answer.arguments is not None and not equal_digests(
                 answer.digest, self._shown_digest(key)
             ):
-                edited = answer.digest  # that of the edited call
+                edited = answer.digest  # the decision on the edited call
                 answer = replace(answer, digest="")
             if answer.approved and (fault := self._fault(one, answer)):
                 await self.pause(self._session.current.calls_needing_decision())
@@ -343,10 +340,9 @@ class CallApprovals:
             await self._record_answer(one, answer, digest=edited)
 
     def _fault(self, request: ApprovalRequest, answer: ApprovalAnswer) -> str:
-        """Return why an approval does not hold for what would run now.
+        """Return why an approval does not hold for the call as it would run now.
 
-        Empty if it does. Raises `UsageError` if it carries another digest than that of what was
-        shown.
+        Empty if it holds. Raises `UsageError` if its digest is not that of what was shown.
         """
         pause, digest = self._session.pause, self._shown_digest(request.call)
         if digest and answer.digest and not equal_digests(answer.digest, digest):
@@ -365,7 +361,7 @@ class CallApprovals:
     async def waiting(self) -> list[tuple[ApprovalRequest, bool]]:
         """Return the calls that wait while the session is paused, as they would run now.
 
-        With each, whether it is still what was asked. Nothing is written down.
+        Each comes with True if it is still what was asked about. Nothing is recorded.
         """
         pause = self._session.pause
         if pause is None or self._session.state is not State.PAUSED:
@@ -388,9 +384,9 @@ class CallApprovals:
         return dict(zip(pause.calls, pause.digests, strict=True)).get(call, "") if pause else ""
 
     async def write(self, records: Sequence[Record]) -> None:
-        """Write records down.
+        """Record these records.
 
-        A call that a dry run left out ends with what it would change.
+        A call that a dry run left out gets the change that it would make.
         """
         for record in records:
             match record:
@@ -412,8 +408,9 @@ class CallApprovals:
     async def consume_approval(self, call: CallRecord, approval: ApprovalRecord) -> str | None:
         """Use an approval up; return the state that the call must find.
 
-        None if it binds to none. Raises `ApprovalOutdated` if a person approved something else than
-        what would run now; it is written down that somebody must decide about the call again.
+        None if it binds to none. If the call would now run otherwise than approved,
+        `ApprovalOutdated` is raised, and it is recorded that somebody must decide about the call
+        again.
         """
         one = await self._build_request(call, approval.expires_at)
         if not equal_digests(compute_seal(self._writer.secret, approval), approval.seal):
@@ -422,7 +419,7 @@ class CallApprovals:
             why = f"what {call.name} would do has changed since it was approved"
         elif not self._is_in_time(approval.recorded_at, approval.expires_at):
             why = "the approval has expired"
-        # Last: an approval that fails another check is not used up by that.
+        # Last: an approval that fails another check stays unused.
         elif not self._consumed_approvals.take(approval.digest):
             why = "the approval was used before"
         else:
@@ -430,7 +427,7 @@ class CallApprovals:
         raise self._ask_again(call, why)
 
     def _ask_again(self, call: CallRecord, reason: str) -> ApprovalOutdated:
-        """Write down that somebody must decide about a call again; return what to raise."""
+        """Record that a call must be decided again; return the exception to raise."""
         asks = Decision("ask", CHANGED_RULE, reason, "requires_confirmation")
         self._writer.append(decision_record(call.call, asks))
         return ApprovalOutdated()
@@ -466,7 +463,7 @@ class CallApprovals:
         )
 
     def _is_in_time(self, issued_at: str, expires_at: str) -> bool:
-        """Return whether the time is between the two: not too late, nor too early.
+        """Return whether the time is between the two: not too late, and not too early.
 
         It is too early if the clock was set back.
         """
@@ -524,8 +521,8 @@ def approval_request(
 def _scope(answer: ApprovalAnswer, request: ApprovalRequest) -> Literal["call", "session"]:
     """Return the scope of an answer.
 
-    Consent for later calls needs a call that nobody suspects, a change that was shown whole, and a
-    tool for which consent can be given.
+    Consent for later calls is only possible if the call is not suspect, its change was shown
+    completely, and the tool allows consent.
     """
     shown = not (request.suspect or request.omitted)
     lasting = answer.for_session and shown and request.consent_binding is not None
@@ -544,8 +541,8 @@ class NoQuestion(UsageError):
 def check_begun_here(records: Sequence[Record], secret: bytes) -> None:
     """Check that a session has a question and was begun with this secret.
 
-    Raises `NoQuestion` if nothing was asked in it yet, `TranscriptError` if it was not begun with
-    this secret: its policy might be anybody's.
+    Raises `NoQuestion` if nothing was asked in it yet. Raises `TranscriptError` if it was begun
+    with another secret: its policy might be anybody's.
     """
     if not any(isinstance(record, UserRecord) for record in records):
         raise NoQuestion("the session has no question yet", hint="ask one in a new session")

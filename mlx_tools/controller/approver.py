@@ -1,4 +1,4 @@
-"""The seam to a person: what is asked about a call, and what is answered."""
+"""The interface to a person: requests about calls, and answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ApprovalRequest(Struct, frozen=True, kw_only=True):
     it."""
     digest: str
     preview: str = ""
-    """The change that the call would make, as the tool tells it (a unified diff); or empty."""
+    """The change that the call would make, as the tool describes it (a unified diff), or empty."""
     counts: str = ""
     """As in `Preview`."""
     omitted: str = ""
@@ -50,9 +50,9 @@ class ApprovalRequest(Struct, frozen=True, kw_only=True):
     expires_at: str = ""
     """The time until which an approval can be given (ISO 8601, UTC)."""
     in_doubt: bool = False
-    """True if it, or the same call before it, was started and its end is unknown."""
+    """True if it, or the same call before it, was started and nobody knows how it ended."""
     state: str = ""
-    """The identity of what the call would act on, such as a file's content; the approval binds to
+    """The identity of what the call would act on, such as a file's content. The approval binds to
     it."""
     effects: Effects = frozenset()
     """The effects of the call with these arguments."""
@@ -60,16 +60,16 @@ class ApprovalRequest(Struct, frozen=True, kw_only=True):
     """The arguments that a consent for the session binds to, empty if it covers the whole tool;
     None if no consent covers the call."""
     is_changed: bool = False
-    """True if somebody approved the call and it is no longer what was approved."""
+    """True if the call was approved, and has changed since."""
     preview_edit: Callable[[Mapping[str, Any]], Awaitable[ApprovalRequest]] | None = None
-    """Returns the request with other arguments, whose digest an answer can carry. It raises
+    """Returns the request with other arguments, with a digest that an answer can carry. It raises
     `UsageError` if the call cannot have them."""
 
 
 class ApprovalAnswer(Struct, frozen=True):
     """A decision about a call.
 
-    For a suspect call, or a change that was not shown whole, it approves this call alone.
+    It covers this call alone if the call is suspect, or if its change was not shown completely.
     """
 
     approved: bool | None
@@ -82,8 +82,9 @@ class ApprovalAnswer(Struct, frozen=True):
     """True if calls of the same tool, with no more effects and the same value of its
     ``consent_argument``, need no further approval in this session. A suspect call still does."""
     digest: str = ""
-    """The digest of the call as it was seen, if it was not asked in place or was seen with other
-    arguments (`ApprovalRequest.preview_edit`); empty for what was shown last."""
+    """The digest of the call as the person saw it. It is needed if the answer comes later, or if
+    the call was seen with other arguments (`ApprovalRequest.preview_edit`). Empty: the call as last
+    shown."""
 
     def __post_init__(self) -> None:
         for name, (kind, hint) in _ANSWER_FIELDS.items():
@@ -172,9 +173,10 @@ def find_template_decision(
 ) -> Decision | None:
     """Return the decision of a template that covers a call as it would run now.
 
-    None covers a call that was repaired, mended, copied or edited, or that can only fail.
+    No template covers a call that was repaired, mended, copied or edited, or that can only fail.
     """
-    # A template was written beforehand: it covers only what the model wrote cleanly and by itself.
+    # A template was written beforehand, so it covers only a call that the model wrote cleanly
+    # itself.
     if call.runs != "freely" or call.echoed or preview.fails:
         return None
     pinned = getattr(tool, "pinned", None)
@@ -200,10 +202,11 @@ class PauseApprover:
 
 
 class ApproveAlways:
-    """Approves every call but a suspect one, about which nothing is decided."""
+    """Approves every call except suspect ones, about which it decides nothing."""
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
-        # A suspect call may be a text of a tool's output: nobody has seen it who could say yes.
+        # A suspect call may be a text from a tool's output, which nobody has seen who could say
+        # yes.
         yes, nobody = ApprovalAnswer(True, "always approved"), ApprovalAnswer(None)
         return [nobody if request.suspect else yes for request in requests]
 

@@ -1,6 +1,6 @@
-"""Text that may go on to be a call or the frame of an answer, while it is written.
+"""Text that may become a call or the frame of an answer, while it is written.
 
-Until more of it has come, it is not shown as an answer.
+Until more text has come, it is not shown as an answer.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ _MAX_TAIL_CHARS: Final = 120
 """Characters at the end of a text in which a call may begin."""
 
 _MAX_WORD_CHARS: Final = 40
-"""The same where no mark stands: a word that may be a tool's name, or a heading such as Action."""
+"""The same for a call without a mark: a word that may be a tool's name, or a heading such as
+Action."""
 
 _MARK: Final = re.compile(r"[({<>\[|｜:=\"']")
-"""A character without which nothing begins but a tool's name or a heading."""
+"""A character without which only a tool's name or a heading can begin a call."""
 
 
 class CallBeginning(NamedTuple):
@@ -67,14 +68,14 @@ def call_beginning(text: str, loose_names: Collection[str], start: int = 0) -> C
         loose_names: The names of the tools, as `loose_name` writes them.
         start: Nothing that ends before this offset counts.
     """
-    # Cheap, and mostly false: the costly patterns run only if a bracket or a mark is there at all.
+    # Cheap, and mostly false: the costly patterns run only if there is a bracket or a mark.
     is_marked = _MARK.search(text, start) is not None
     for match in _CALL_BEGUN.finditer(text) if is_marked else ():
         name = match["name"] or match["tag"]
         is_named = name is None or not _loose_forms(name).isdisjoint(loose_names)
         if match.end() >= start and is_named:
             return CallBeginning(match.start(), is_frame=match["frame"] is not None)
-    # Only the end can still grow into a call; what stands before it was looked at when it came.
+    # Only the end can still become a call; the text before it was checked when it came.
     tail = max(0, len(text) - (_MAX_TAIL_CHARS if is_marked else _MAX_WORD_CHARS))
     for match in _TAIL_BEGUN.finditer(text, tail):
         begins_line = text[max(0, match.start() - 1) : match.start()] in ("", "\n")

@@ -1,4 +1,4 @@
-"""One completion, streamed: read as it comes, closed when it is whole."""
+"""One completion, streamed: read as it comes, closed when the message is complete."""
 
 from __future__ import annotations
 
@@ -60,24 +60,25 @@ if TYPE_CHECKING:
     from mlx_tools.decoding import Grammar
 
 GRACE_SECONDS: Final = 0.25
-"""Seconds that the server gets to end by itself, with its usage, once the message is whole."""
+"""Seconds that a server gets to send its usage and end, after the message is complete."""
 CHARS_PER_TOKEN: Final = 64
-"""More text than this for each token asked for is no completion: the stream is closed."""
+"""Characters for each token asked for, at most: if more comes it is no completion, and the stream
+is closed."""
 
 MAX_CHARS_PER_TOKEN: Final = 6
-"""A token has so many characters or fewer, mostly: for servers that neither stream nor count."""
+"""Characters of a token at most, in nearly all cases: for servers that neither stream nor count."""
 
 ALTERNATIVES: Final = 11
-"""The alternatives for a token that are asked for: the most that mlx-lm's server gives."""
+"""Alternatives for a token that are asked for: the most that mlx-lm's server gives."""
 
 REREAD_CHARS: Final = 80
-"""So much more text at least comes before held text is read again: a line or two."""
+"""Characters that must come before held text is read again: a line or two."""
 
 TAIL: Final = 200
-"""Characters in which a call's name and its bracket stand, if they stand in two pieces."""
+"""Characters within which a call's name and its bracket are, if they come in two pieces."""
 
 MIN_RETRY_TEMPERATURE: Final = 0.7
-"""The least temperature of what is drawn again."""
+"""The lowest temperature of a second sample."""
 
 _THOUGHT: Final = DEFAULT_REASONING_MARKERS[0][0]
 
@@ -93,15 +94,15 @@ class CompletionResult(Struct):
     text: str = ""
     finish_reason: FinishReason | None = None
     usages: list[Usage] = field(default_factory=list)
-    """One for each request. If a stream was closed early its usage is missing, and the sum is
-    None."""
+    """One for each request. If a stream was closed early its usage is missing, and the sum is None.
+    """
     closed_early: bool = False
     requests: int = 0
     """As in a `CompletionRecord`."""
     pieces: int = 0
     """As in a `CompletionRecord`."""
     tokens: int = 0
-    """The tokens that the model wrote, as far as is known."""
+    """The tokens that the model wrote, None if unknown."""
     reading: Reading = Reading()  # frozen, so all may share it
     mends: tuple[MendRecord, ...] = ()
     mended_messages: tuple[int, ...] = ()
@@ -148,22 +149,22 @@ class CompletionResult(Struct):
 class AnswerStreamFilter:
     """Streams the text of a bare answer and holds back text that may become a call.
 
-    Held text is told once it is known to be text. White space at the end is held too.
+    Held text is emitted once it is known to be text. White space at the end is held, too.
     """
 
     def __init__(self, names: Collection[str], is_text: Callable[[str], bool]) -> None:
-        """``is_text`` returns whether a text is an answer in plain text if it ends there."""
+        """``is_text`` returns whether a text that ends there is an answer in plain text."""
         self._loose_names, self._is_text = frozenset(map(loose_name, names)), is_text
         self._pending_text, self._pieces = "", list[str]()
         self._size = 0  # of both
         self._unread: list[str] = []  # text since the last line that is known to be text
         self._emitted: list[str] = []
-        self._text_end = 0  # what ends before it in the pending text is no call
+        self._text_end = 0  # no call ends before this place in the pending text
         self._call_begin: CallBeginning | None = None
         self._next_look = 0
 
     def feed(self, prose: str) -> str:
-        """Take in more prose; return the text that can be shown now."""
+        """Take more prose; return the text that can be shown now."""
         self._pieces.append(writable(prose))
         self._unread.append(self._pieces[-1])
         self._size += len(prose)
@@ -195,7 +196,7 @@ class AnswerStreamFilter:
         return told
 
     def _is_released(self) -> bool:
-        """Return whether what was held is text after all: it ended, and text follows."""
+        """Return whether the held text is text after all: it ended, and text follows."""
         begin, pending = self._call_begin, self._pending_text
         assert begin is not None
         text = "".join(self._unread)
@@ -225,8 +226,8 @@ class Completer:
         self._backend = backend
         self._session = session
         self._turn: ConstrainedTurn | None = None
-        self._scores = True  # as far as is known, the backend tells likelihoods
-        self._in_thread = False  # the turn under way has a large schema
+        self._scores = True  # False once the backend has shown that it has no scores
+        self._in_thread = False  # the present turn has a large schema
 
     async def start(self) -> None:
         """Start the backend: load its model or start its server, if it does so.
@@ -248,9 +249,9 @@ class Completer:
 
     @property
     def partial(self) -> str:
-        """The text of the completion under way, the host's part included.
+        """The text of the present completion, with the host's part.
 
-        It is what is left of it if the backend fails.
+        It is what remains if the backend fails.
         """
         return "" if self._turn is None else self._turn.text
 
@@ -260,17 +261,15 @@ class Completer:
         Raises `BackendError`, whatever the backend raised, and `UsageError` for a request that
         cannot be sent.
         """
-        # Reset before anything is sent: both say what became of this completion, not of the last
-        # one.
+        # Reset before anything is sent: both are about this completion, not the last one.
         self._turn, self._backend.received_any = None, False
         written = CompletionResult(prefix=step.rules.prefix)
-        # The turn writes its prefix itself, since each draw begins with the text that stands so
-        # far.
+        # The turn writes its prefix itself: each sample begins with the text so far.
         prompt = step.prompt.removesuffix(step.rules.prefix)
         if step.thought is not None:
             prompt = await self._think(step, step.thought, written, emit)
         told = emit is not None
-        # Compiling and walking a large schema takes long enough that other runs would notice.
+        # Compiling and walking a large schema takes so long that other runs would notice.
         self._in_thread = any(is_large(spec.parameters) for spec in step.tools.values())
         begun = partial(ConstrainedTurn, step.rules, step.tools, step.strategy, step.turn)
         turn = await self._worked(partial(begun, emits_text=told))
@@ -278,7 +277,7 @@ class Completer:
         teller = None
         if emit is not None:
             teller = EventEmitter(self._session, step, turn, emit)
-        # The turn decides what it needs next: more text, the likelihoods of a token, or nothing.
+        # The turn says what it needs next: more text, scores of a token, or nothing.
         while (ask := turn.pending_request) is not None:
             if isinstance(ask, ScoreTokens):
                 likeliest = await self._likeliest(prompt + ask.text, written)
@@ -309,19 +308,19 @@ class Completer:
         result: CompletionResult,
         teller: EventEmitter | None,
     ) -> None:
-        """Stream one draw into the turn, until the turn wants something else."""
+        """Stream one sample into the turn, until the turn wants something else."""
         request, repeated = await self._draw_request(prompt, ask, step, turn, result)
         usage: Usage | None = None
         pieces, size = result.pieces, 0
         ending: Sequence[Delta] = ()
         result.requests += 1
-        # Until the stream has ended by itself. So it holds as well if an error leaves this block.
+        # Until the stream has ended by itself, so that it is right if an error leaves this block.
         result.closed_early = True
         async with aclosing(self._backend.complete(request)) as chunks:
             async for chunk in chunks:
                 result.pieces += bool(chunk.text)
-                # Servers report usage in the last chunk, or grow it with each: the latest is the
-                # right one.
+                # Servers report usage in the last chunk, or let it grow with each: the latest one
+                # is right.
                 usage = chunk.usage or usage
                 size += len(chunk.text)
                 if chunk.text:
@@ -331,8 +330,7 @@ class Completer:
                     repeated = ""
                     if teller is not None:
                         teller.wrote(deltas)
-                # The text does not fit: the stream is closed, and the place mended before anything
-                # more is read.
+                # The text does not fit: close the stream, and mend the place before more is read.
                 if turn.pending_request is not ask:
                     break
                 if chunk.finish_reason is not None:
@@ -344,17 +342,19 @@ class Completer:
                         ended = partial(turn.end, chunk.finish_reason, cut_out=chunk.edited)
                     ending = await self._worked(ended)
                     break
-                # The message is whole. Only the usage may still come, for which a moment is spared.
+                # The message is complete. Only the usage may still come, for which a moment is
+                # allowed.
                 if turn.closing:
                     end = await self._see_end(chunks)
                     result.closed_early = end is None
                     usage = end.usage if end is not None else usage
                     reason = end.finish_reason if end is not None else None
-                    # what was cut out of a whole message was the model's word: it is not clean
+                    # the server cut a part of the model's text out of a complete message: it is not
+                    # clean
                     ending = turn.close("tool_calls" if end is not None and end.edited else reason)
                     break
-                # A server that ignores ``max_tokens`` would else stream until its own context is
-                # full.
+                # A server that ignores ``max_tokens`` would otherwise stream until its own context
+                # is full.
                 if size > request.max_tokens * CHARS_PER_TOKEN:
                     ending = await self._worked(partial(turn.end, "length"))
                     break
@@ -383,13 +383,13 @@ class Completer:
         grammar = None
         if step.strategy == "grammar":
             grammar = await self._worked(partial(self._grammar, step))
-        # Held to a grammar the model writes the end of the prefix once more.
+        # Under a grammar the model writes the end of the prefix once more.
         repeated = grammar.repeated_prefix if grammar is not None else ""
         text = prompt + ask.text.removesuffix(repeated)
         request = make_request(
             self._session, text, max(1, left), grammar, ask.attempt + self._session.retries
         )
-        # Only the first draw can go by the chat API: it has no way to go on from a begun turn.
+        # Only the first sample can use the chat API, which cannot continue a turn.
         if step.messages is not None and not ask.text and not ask.attempt:
             request = to_chat_request(request, step, self._session.neutraliser)
         return request, repeated
@@ -402,11 +402,11 @@ class Completer:
         return await anyio.to_thread.run_sync(work) if self._in_thread else work()
 
     async def _see_end(self, chunks: AsyncIterator[Chunk]) -> Chunk | None:
-        """Wait a moment for a server that ends by itself: only then does it say its usage.
+        """Wait a moment for a server to end by itself: only then it reports its usage.
 
-        The first piece of text that comes instead closes the stream.
+        If text comes instead, its first piece closes the stream.
         """
-        # The message is whole: how the server ends, or breaks off, takes nothing from it.
+        # The message is complete: it does not matter how the server ends, or breaks off.
         with anyio.move_on_after(GRACE_SECONDS), suppress(BackendError):
             async for chunk in chunks:
                 if chunk.finish_reason is not None:
@@ -424,8 +424,8 @@ class Completer:
         """
         if not self._scores:
             return None, ""
-        # Of two tokens the first is used: so no later prompt is one that was finished, with its
-        # whole text. mlx_lm.server dies of those.
+        # Two tokens are asked for and the first is used. So no later prompt is a finished
+        # completion with its whole text, on which mlx_lm.server crashes.
         request = replace(make_request(self._session, prompt, 2), top_logprobs=ALTERNATIVES)
         scores: list[tuple[TokenScore, ...]] = []
         usage: Usage | None = None
@@ -438,9 +438,9 @@ class Completer:
                     scores += chunk.scores
                     text += chunk.text
             self._scores = bool(scores)
-        # Some servers refuse ``logprobs``, and some break on them; the turn can be mended without.
+        # Some servers refuse ``logprobs``, and some break on them. The turn can be mended without.
         except (BackendBroken, BackendRefused):
-            scores.clear()  # it can do without: the next draw tells whether the backend works
+            scores.clear()  # not needed: the next sample shows whether the backend works
         result.usages.append(usage or Usage())
         control = self._session.neutraliser.control_tokens
         likely = [(_token(score), score.logprob) for score in (scores[0] if scores else ())]
@@ -472,8 +472,7 @@ class Completer:
                 if watch.repeats(text, "thought"):
                     break
         text = text.partition(thought.marker)[0].strip()
-        # A thought may repeat a tool's output: its control tokens must not open a turn of their
-        # own.
+        # A thought may repeat a tool's output, whose control tokens must not open a turn.
         result.thought = self._session.neutraliser.plain(text)
         result.requests += 1
         closing = thought.closing.removesuffix(step.rules.prefix)
@@ -501,7 +500,7 @@ def make_request(
 ) -> CompletionRequest:
     """Return the request that the backend gets.
 
-    A later ``attempt`` draws at random, and otherwise than before.
+    A later ``attempt`` samples at random, and with another seed.
     """
     sampling, limits = dict(session.header.sampling), session.limits
     temperature, seed = sampling.pop("temperature", 0.0), sampling.pop("seed", None)
@@ -509,7 +508,7 @@ def make_request(
     return CompletionRequest(
         prompt=prompt,
         max_tokens=max_tokens,
-        # At temperature 0 a second attempt would be the first one over again.
+        # At temperature 0 a second attempt would be the same as the first.
         temperature=max(temperature, MIN_RETRY_TEMPERATURE) if attempt else temperature,
         seed=(seed or 0) + attempt if attempt else seed,
         timeout=limits.completion_timeout,
@@ -526,8 +525,8 @@ def to_chat_request(
 ) -> CompletionRequest:
     """Return the request for the server's own chat interface.
 
-    It has the tools that the model may call: none if it is to call none, for many servers pay no
-    heed to a tool choice.
+    It has the tools that the model may call. If it may call none there are none, because many
+    servers ignore a tool choice.
     """
     choice = step.rules.tool_choice
     tools = [] if choice == "none" else to_openai(step.tools.values())
@@ -542,8 +541,8 @@ def to_chat_request(
 class EventEmitter:
     """Emits events about the parts of a turn that are complete.
 
-    If its answer is a call, it is emitted as the answer's text: piece by piece if it is held to the
-    whole schema, any other answer once it is known to fit.
+    If the answer is a call, the event has the answer's text. It comes piece by piece if the call is
+    held to the whole schema, otherwise once it is known to fit.
     """
 
     def __init__(
@@ -559,18 +558,18 @@ class EventEmitter:
         if session.result is None:
             self._speech = AnswerStreamFilter(step.tools, turn.is_text)
         self._prose_end = 0
-        # A model whose thought its template opens may have a server that leaves it in the text, or
-        # one that told of it first: only then is it prose, and no thought.
+        # If the template opens a thought, a server may leave the thought in the text, or may have
+        # sent it first. Only in the second case the text is prose.
         self._may_begin_in_thought = (
             step.rules.server_split_calls and session.chat_format.opens_thought
         )
         self._has_call = False
-        self._is_answering = False  # by a message of the protocol
+        self._is_answering = False  # True once a message of the protocol gave an answer
         self._emitted = ""
         self._message_index: int | None = (
-            None  # the answer's call in the turn: nothing is told behind it
+            None  # the answer's call in the turn: nothing after it is emitted
         )
-        self._text: ResultText | None = None  # None: nothing more is told before the end
+        self._text: ResultText | None = None  # None: nothing more is emitted before the end
 
     def wrote(self, deltas: Iterable[Delta]) -> None:
         """Emit the events that a new piece of text leads to."""
@@ -600,7 +599,7 @@ class EventEmitter:
             match delta:
                 case AnswerDelta(text=text):
                     if self._emitted and not self._is_answering:
-                        text = f"\n\n{text}"  # behind what was said before it
+                        text = f"\n\n{text}"  # after earlier text
                     self._is_answering = True
                     self._emit(events.AnswerPiece(turn=self._number, text=text))
                 case ThoughtDelta(text=text):
@@ -616,7 +615,8 @@ class EventEmitter:
         if self._speech is not None and not self._has_call:
             self._has_call = True
             prose = self._turn.commentary
-            # Text that was emitted cannot be taken back: if it differs, nothing more is told of it.
+            # Text that was emitted cannot be taken back: if the prose differs, no more of it is
+            # emitted.
             if prose.startswith(self._emitted):
                 self._answer(prose[len(self._emitted) :])
 

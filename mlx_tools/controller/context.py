@@ -1,6 +1,6 @@
 """The model's context: prompts are counted before they are sent, and made to fit.
 
-Nothing is counted, and nothing refused, where the size of the context is unknown.
+If the size of the context is unknown, nothing is counted and nothing refused.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from mlx_tools.transcript import (
 )
 
 MIN_TOKENS: Final = 16
-"""With less room than this the model is not asked: it could not write a message."""
+"""Tokens of room below which the model is not asked: it could not write a message."""
 RESERVED_TOKENS: Final = 512
-"""If less room than this is left for a completion, room is made first: a call with a short text,
-or an answer of two paragraphs, takes some 300 tokens."""
+"""Tokens of room below which room is made first: a call with a short text, or an answer of two
+paragraphs, takes some 300 tokens."""
 _RESERVED_DIVISOR: Final = 8
-"""The part of a small context, one in so many, that is kept free for a completion: in 2,048 tokens
-`RESERVED_TOKENS` would be a quarter, and a prompt with tools would hardly ever fit."""
+"""The share of a small context, one part in so many, that is kept free for a completion. In 2,048
+tokens `RESERVED_TOKENS` would be a quarter, and a prompt with tools would hardly ever fit."""
 _MAX_COUNT_RATIO: Final = 4
-"""A server that reports so many times fewer tokens than we count tells of something else: some
-report only what they did not have in their cache."""
+"""A server that reports so many times fewer tokens than our count means something else: some report
+only the tokens that were not in their cache."""
 
 
 class PromptCounter:
-    """Counts as the model's server does, as far as it says how many tokens it counted."""
+    """Counts as the model's server does, as far as the server reports its counts."""
 
     def __init__(self, session: Session, counter: TokenCounter) -> None:
         self._session = session
@@ -69,8 +69,8 @@ class PromptCounter:
     def _count_used(self, prompt: str) -> int:
         """Return the tokens of a prompt.
 
-        They are those that the server counted in what it goes on from, if it said so, and our own
-        count of the rest, or of all of it.
+        The part that the server has counted has the server's count. The rest, or all of it, has our
+        own count.
         """
         session, last = self._session, self._session.completed
         asked = str(session.sent_prompt)
@@ -82,11 +82,11 @@ class PromptCounter:
         return self.tokens(prompt)
 
     def tokens(self, text: str) -> int:
-        """Return our own count, raised as much as the server's counts exceed ours."""
+        """Return our own count, raised by as much as the server's counts exceed ours."""
         return math.ceil(self._extra_tokens * self._counter.count(text))
 
     def fits(self, prompt: str, tokens: int) -> bool:
-        """Return whether a prompt of its own, and its completion, fits the context."""
+        """Return whether a separate prompt, with its completion, fits the context."""
         size = self._session.header.context
         return size is None or self.tokens(prompt) + tokens <= size
 
@@ -107,7 +107,7 @@ Render = Callable[[Prompt], str]
 
 
 class ContextWindow:
-    """The context of a session's model: what leaves it so that the next prompt fits."""
+    """The context of a session's model: removes records so that the next prompt fits."""
 
     def __init__(
         self,
@@ -119,20 +119,20 @@ class ContextWindow:
     ) -> None:
         self._session = session
         self._outputs = outputs
-        self._store = store  # keeps what leaves the prompt; None: nothing is kept
+        self._store = store  # stores what leaves the prompt; None: nothing is stored
         self._counter = counter
         self._summariser = summariser
         self._has_tried = False
 
     def begin(self) -> None:
-        """Begin a new run: a summary that could not be had is asked for again."""
+        """Begin a new run: a summary that failed is asked for again."""
         self._has_tried = False
 
     async def fit(self, step: Complete) -> FittedStep | CompactedRecord | StoppedRecord:
-        """Return the step to be sent, or what must be written down before it.
+        """Return the step to be sent, or the record that must come before it.
 
-        That is what leaves the prompt so that it fits, or the end of a run that no longer does.
-        Raises `TranscriptError` if an artifact cannot be kept.
+        That is a record of what leaves the prompt, or of the end of a run that does not fit any
+        more. Raises `TranscriptError` if an artifact cannot be stored.
         """
         size = self._session.header.context
         if size is None or _is_small(step, size):
@@ -142,20 +142,21 @@ class ContextWindow:
         def render(prompt: Prompt) -> str:
             return prompt.render(prefix)
 
-        # Counted by the server where it can: an estimate that is a tenth off would send what does
-        # not fit.
+        # Counted by the server if it can: an estimate that is a tenth too low would send a prompt
+        # that does not fit.
         used = await self._counter.count(step.prompt)
         thought = step.thought
         around = "" if thought is None else thought.opening + thought.closing
-        spare = TokenCounter().count(around)  # of what the host writes around a thought
-        # One try a run: a model that gives no summary would else be asked before each completion.
+        spare = TokenCounter().count(around)  # of the text that the host writes around a thought
+        # One attempt for each run: otherwise a model that gives no summary would be asked before
+        # each completion.
         if fills(size, used) and self._session.header.compact == "auto" and not self._has_tried:
             record = await self._compact_by_summary(render, size, used)
             if record is not None:
                 return record
             self._has_tried = True
         budget = 0 if thought is None else thought.budget
-        # Room for an ordinary turn. All of max_tokens would empty a small context for nothing.
+        # Room for an ordinary turn. All of max_tokens would empty a small context without need.
         wanted = max(
             MIN_TOKENS, min(step.max_tokens + budget, RESERVED_TOKENS, size // _RESERVED_DIVISOR)
         )
@@ -175,7 +176,7 @@ class ContextWindow:
     async def count_sent(self, step: FittedStep, record: CompletionRecord) -> int | None:
         """Return the tokens of a prompt that was sent.
 
-        They are counted now if that was not needed before; None if the size of the context is
+        They are counted now if that was not needed before. None if the size of the context is
         unknown.
         """
         if self._session.header.context is None or step.used_tokens is not None:
@@ -209,7 +210,7 @@ class ContextWindow:
     ) -> CompactedRecord | None:
         """Sum up the oldest turns, and return the record of it.
 
-        None if there are none, or no summary could be had: the run goes on without it, as long as
+        None if there are none, or the model gave no summary: the run goes on without one as long as
         it fits.
         """
         prompt, tokens = self._session.prompt, self._counter.tokens
@@ -305,10 +306,9 @@ class ContextWindow:
     def _count_tokens(self, record: CompactedRecord, render: Render) -> CompactedRecord | None:
         """Return the record with the tokens of the prompt that it leaves.
 
-        None if these are no fewer than before, so that nothing would be won, and nobody asked for
-        it.
+        None if nothing is won and nobody asked for it: the prompt has no fewer tokens than before.
         """
-        # Nobody counts: somebody asked for a compaction, so it is taken on trust.
+        # Nobody counts: a person asked for the compaction, so it is done without a check.
         if record.tokens_before is None:
             return record
         after = self._counter.tokens(render(compact_prompt(self._session.prompt, record)))
@@ -320,7 +320,8 @@ class ContextWindow:
 def _is_small(step: Complete, size: int) -> bool:
     """Return whether a prompt needs no counting.
 
-    A token has a byte at least; even so it neither fills the context nor leaves too little.
+    A token has at least one byte. If the prompt had as many tokens as bytes, it would still leave
+    enough room.
     """
     around = step.thought
     most = len(step.prompt.encode("utf-8", "surrogatepass"))

@@ -98,12 +98,12 @@ _SCHEMA: Final = "give a JSON Schema (2020-12), an object"
 _MEASURED_SETTINGS: Final = frozenset(
     ("chat_format", "context", "model", "strategy", "style", "verdict")
 )
-"""Fields of a header that were found out when the session began."""
+"""Fields of a header that were measured or found when the session began."""
 
 _LOCAL_SETTINGS: Final = frozenset(
     ("backend", "commands", "folder", "functions", "reasoning", "roots")
 )
-"""Settings that another model, or another machine, has of its own."""
+"""Settings that another model or machine has its own values of."""
 
 
 class RunSettings(RecordedSettings, frozen=True, kw_only=True):
@@ -119,21 +119,21 @@ class RunSettings(RecordedSettings, frozen=True, kw_only=True):
     ``auto`` is by the ``verdict``; without one free, then guided once the model breaks the
     format."""
     verdict: VerdictChoice | None = None
-    """The measurements of the model; None to look for what was measured of it."""
+    """The measurements of the model; None to look for stored ones."""
     chat_format: ChatFormat | None = None
     """The chat format; None to derive it from what the backend serves
     (`mlx_tools.backends.router`)."""
     catalog_budget: Annotated[int, Meta(ge=0, description="tokens, a whole number from 0")] = (
         CATALOG_BUDGET
     )
-    """The tokens that the tools may take in the prompt; past it a shortlist is shown."""
+    """The tokens that the tools may take in the prompt. If they need more, a shortlist is shown."""
     temperature: Annotated[
         float, Meta(ge=0, le=sys.float_info.max, description="a number from 0")
     ] = 0.0
     seed: int | None = None
     cache: CacheScope = "run"
-    """The time for which the result of a call that only reads serves the same call: one ``run``,
-    for the ``session``, or ``off``."""
+    """The time for which the result of a call that only reads is used again: one ``run``, the
+    ``session``, or ``off``."""
 
     def naming(self, get_name: Callable[[str], str]) -> RunSettings:
         """Return the settings with tools by the names that ``get_name`` gives them."""
@@ -157,7 +157,7 @@ class RunSettings(RecordedSettings, frozen=True, kw_only=True):
             structs.force_setattr(self, "output_schema", check_output_schema(self.output_schema))
         for name, kind in _KINDS.items():
             given = getattr(self, name)
-            try:  # which takes a mapping for any structure too
+            try:  # which accepts a mapping for any structure, too
                 right = isinstance(convert(given, kind), Mapping) or not isinstance(given, Mapping)
             except (ValidationError, UnicodeEncodeError):  # half of a surrogate pair is no text
                 right = False
@@ -168,7 +168,7 @@ class RunSettings(RecordedSettings, frozen=True, kw_only=True):
 def check_output_schema(schema: Any, name: str = "output_schema") -> dict[str, Any]:
     """Return a schema for answers as plain JSON.
 
-    Raises `UsageError`, which calls it ``name``, if it cannot be used.
+    Raises `UsageError`, with ``name`` in its message, if the schema cannot be used.
     """
     if not isinstance(schema, Mapping):
         raise wrong_argument(name, schema, _SCHEMA)
@@ -196,7 +196,7 @@ def _describe_kind(kind: Any) -> str:
 
 _KINDS: Final[Mapping[str, Any]] = {one.name: one.type for one in structs.fields(RunSettings)}
 _HEADER_SETTINGS: Final = _KINDS.keys() & {*Header.__struct_fields__} - _MEASURED_SETTINGS
-"""The settings that a header has under the same name, as they are here."""
+"""The settings that a header has under the same name."""
 
 
 _NO_CONVERSATION: Final = PriorConversation()
@@ -214,7 +214,7 @@ class Store(Protocol):
 
 
 def _check_observers(observers: Iterable[Observer]) -> tuple[Observer, ...]:
-    """Return the observers. Raises `UsageError` if one is no function."""
+    """Return the observers. Raises `UsageError` if one of them is no function."""
     hint = "give a list of functions that take a transcript"
     if not isinstance(observers, Iterable):
         raise wrong_argument("observers", observers, hint)
@@ -338,7 +338,8 @@ class Controller:
         """Answer one question without an event loop; see `run`."""
         outcomes: list[Outcome] = []
 
-        async def run() -> None:  # returns nothing, for asyncio writes out its task with the result
+        # returns nothing, because asyncio prints a task together with its result
+        async def run() -> None:
             outcomes.append(await self.run(question, tool_choice=tool_choice, history=history))
 
         try:
@@ -417,7 +418,7 @@ class Controller:
             if (reads := getattr(self._store, "read", None)) is None:
                 raise UsageError("this store cannot read a session again")
             files = reads(session)
-            # Before anything is made of the records: a forged header could name any policy.
+            # Before the records are used: a forged header could name any policy.
             check_begun_here(files.transcript, self._store.secret)
             inputs = SessionInputs(specs=self.registry.specs(), words=load_words())
             read = Session.from_records(files.transcript, inputs)
@@ -438,7 +439,8 @@ class Controller:
             persona = "\n\n".join(filter(None, (persona, earlier.system)))
         beginning = partial(self._beginning, setup, persona)
         schema = self.settings.output_schema
-        if schema is not None and is_large(schema):  # so that the event loop serves others
+        # in a thread, so that the event loop serves others
+        if schema is not None and is_large(schema):
             header = partial(self._header, *await anyio.to_thread.run_sync(beginning))
         else:
             header = partial(self._header, *beginning())
@@ -523,8 +525,8 @@ class Controller:
                 self.registry.provide(read_artifact())
             specs, disabled = self.registry.specs(), dict(self.registry.disabled)
             if files.artifacts is None and is_reader(specs.get(READER)):
-                # Listed, but disabled: a model that calls it is told why, and not that there is no
-                # such tool.
+                # Listed, but disabled: a model that calls it learns why it does not work, not that
+                # it is unknown.
                 disabled[READER] = artifacts_off_reason()
             context = self._run_context or RunContext(reads=ReadCallCache(self.settings.cache))
             parts = ConversationParts(
@@ -560,9 +562,9 @@ class Controller:
             raise
 
     def _find_policy(self, header: Record) -> Policy:
-        """Return the policy under which a session goes on.
+        """Return the policy under which a session continues.
 
-        It is its own, narrowed by the configured one if that has changed since the session began.
+        It is the session's own. If the configured policy has changed since, it is narrowed by that.
         """
         assert isinstance(header, Header)  # `check_begun_here` says so
         own = Policy.from_json(header.policy)
@@ -602,7 +604,7 @@ class Controller:
             return ()
 
     def _check_tools(self) -> None:
-        """Raise `UsageError` where the run lacks a tool that it requires."""
+        """Raise `UsageError` if the run lacks a tool that it requires."""
         self.settings = self.settings.naming(self.registry.resolve_name)
         choice, wanted = self.settings.tool_choice, self.settings.require_tools
         if choice not in ("auto", "none", "required"):

@@ -1,6 +1,6 @@
 """A conversation: the questions of one session, each answered by a run.
 
-What a caller asks for is checked here, and written down; the driver does the rest.
+A caller's arguments are checked and recorded here; the driver does the rest.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ConversationParts(Struct, frozen=True, kw_only=True):
     """The parts of a conversation that its controller has."""
 
     inputs: SessionInputs
-    """Tools, words and beliefs that its records are folded with."""
+    """The tools, words and checks with which its records are folded."""
     backend: Backend
     registry: Registry
     approver: Approver
@@ -84,15 +84,15 @@ class ConversationParts(Struct, frozen=True, kw_only=True):
     now: Callable[[], datetime]
     """The wall clock, in UTC."""
     controller: OuterController
-    """Makes the controllers of runs within calls."""
+    """Makes the controllers of nested runs."""
     context: RunContext
-    """The run that this one stands in."""
+    """The run that this one is nested in."""
     observers: Sequence[Observer]
     """Observers of its runs."""
 
 
 class _OpenSession:
-    """The parts that are made of a session once its header is there."""
+    """The parts that are made for a session once its header exists."""
 
     def __init__(self, session: Session, files: SessionFiles, parts: ConversationParts) -> None:
         backend = ErrorMappingBackend(parts.backend)
@@ -193,7 +193,7 @@ class Conversation:
 
     @property
     def is_begun(self) -> bool:
-        """True once something was asked, or said before, in the session."""
+        """True once something was asked in the session, or said before it."""
         return self._live is not None
 
     @property
@@ -208,7 +208,7 @@ class Conversation:
 
     @property
     def consents(self) -> Consents | None:
-        """The consents for the rest of the session, and of those that it continues."""
+        """The consents for the rest of the session, also from the one that it continues."""
         if self._live is None:
             return self._parts.inputs.consents
         return self._live.session.history.allowed_effects
@@ -225,18 +225,18 @@ class Conversation:
 
     @property
     def parent(self) -> str:
-        """The session and the call that this one runs within, empty for one of its own."""
+        """The session and the call that this one runs within, empty if it is not nested."""
         return (
             self._parts.context.parent if self._live is None else self.session_state.header.parent
         )
 
     @property
     def transcript(self) -> str | None:
-        """The path of the transcript, None where it is in memory alone."""
+        """The path of the transcript, None if it is in memory only."""
         return self.files.path
 
     def cancel(self) -> None:
-        """End the run that is broken off next as cancelled."""
+        """Let the next break of the run count as a cancellation."""
         self._is_cancelled = True
         if self._live is not None:
             self._live.driver.is_cancelled = True
@@ -302,7 +302,7 @@ class Conversation:
     ) -> _OpenSession:
         """Return the session in which this question can be asked now, its header written.
 
-        Raises `UsageError` if it cannot be.
+        Raises `UsageError` if the question cannot be asked.
         """
         if not isinstance(question, str) or not question.strip():
             raise UsageError("the question is no text, or empty")
@@ -315,7 +315,7 @@ class Conversation:
                 f"the session {self.session} cannot go on: {why}",
                 hint=f"decide first: mlx-tools sessions resume {self.session}",
             )
-        # Only where no call is in doubt: `undecided` has refused that already.
+        # There is no call in doubt here: `undecided` has refused that already.
         if self._live is not None and self.session_state.state in _ANSWERING:
             self.driver.break_off(KeyboardInterrupt())  # a crash broke the last question off
         return self._begin(question, tool_choice)
@@ -329,7 +329,7 @@ class Conversation:
         retries: int = 0,
     ) -> None:
         """Begin a run with its question."""
-        # Whole outputs of the last question are released now: an outcome holds its own.
+        # The outputs of the last question are released now: its outcome has its own.
         live.outputs.begin()
         self._parts.context.reads.begin()
         live.window.begin()
@@ -341,7 +341,7 @@ class Conversation:
                 retries=retries,
             )
         )
-        # After the question, so that a session that was only looked at gets no record.
+        # After the question, so that a session that was only opened gets no record.
         if self._reopened:
             self._append_resumed()
 
@@ -367,13 +367,13 @@ class Conversation:
         calling = state in (State.PAUSED, State.CALLING) or bool(doubts)
         asked = session.current.calls_needing_decision() if calling else ()
         sure = [call.call for call in asked if not session.is_doubtful(call)]
-        # A result for a call in doubt is refused: a person decides about it, not who made it.
+        # A result for a call in doubt is refused: a person decides about it, not its maker.
         if strangers := results.keys() - set(sure):
             raise UsageError(f"{min(strangers)} is not a call that waits (any more)")
         if state is State.PAUSED and session.pause is not None:
             sure += [call.call_id for call in session.pause.nested_calls if not call.in_doubt]
         answers = collect_answers(approvals, sure)
-        # Ids of nested calls hold a slash; their own sessions check these answers once more.
+        # Ids of nested calls have a slash; their own sessions check these answers once more.
         within = {key: answers.pop(key) for key in tuple(answers) if "/" in key}
         with self._exclusive(), observe_run(self._parts.observers, live.writer, emit):
             live.outputs.begin()
@@ -400,28 +400,28 @@ class Conversation:
     async def waiting(self) -> list[tuple[ApprovalRequest, bool]]:
         """Return the calls that wait while the session is paused, as they would run now.
 
-        With each, whether it is still what was asked about. Nothing is written down.
+        Each comes with True if it is still what was asked about. Nothing is recorded.
         """
         return [] if self._live is None else await self._live.approvals.waiting()
 
     async def waiting_within(self) -> list[ApprovalRequest]:
-        """Return the calls that wait in runs within open calls, as they would run now.
+        """Return the calls that wait in nested runs, as they would run now.
 
-        Nothing is written down. Raises `MlxToolsError` if one of the runs cannot be looked at.
+        Nothing is recorded. Raises `MlxToolsError` if one of the runs cannot be opened.
         """
         return [] if self._live is None else await self._live.nested.requests()
 
     async def settle(self) -> Outcome:
-        """Bring a question that broke off to rest, and run nothing for that.
+        """Bring a question that broke off to rest, without running anything.
 
-        It is paused where a person must decide about a call: nobody knows how it ended, or it was
-        approved and did not start. Else it is stopped; where it was ``cancelled`` in any case, also
-        while it is paused.
+        It is paused if a person must decide about a call: nobody knows how the call ended, or it
+        was approved and did not start. Else it is stopped. If it was ``cancelled`` it is stopped in
+        any case, also while it is paused.
         """
         live, session = self._open, self.session_state
         await self._write_read()
         if not self._is_cancelled:
-            # A stopped run has no open turn to ask in: resuming it opens that again.
+            # A stopped run has no open turn in which to ask: resuming it opens the turn again.
             if session.state is State.STOPPED and session.calls_in_doubt:
                 self._append_resumed()
             if session.state is State.CALLING:
@@ -434,9 +434,9 @@ class Conversation:
         return self._outcome(live)
 
     async def decide(self, emit: Emit | None = None) -> Outcome:
-        """Ask a person about calls in doubt, and run what is approved.
+        """Ask a person about calls in doubt, and run those that are approved.
 
-        No model is asked. The question that they belong to is left as it is: the next one can be
+        No model is asked. The question of these calls is left as it is, so the next one can be
         asked. The outcome is `Paused` if nobody decided.
         """
         live, session = self._open, self.session_state
@@ -454,15 +454,15 @@ class Conversation:
         return self._outcome(live)
 
     async def _write_read(self) -> None:
-        """Write down what follows from the last completion."""
+        """Record what follows from the last completion."""
         session = self.session_state
         await self.driver.take_steps(lambda: session.state is not State.READING)
 
     async def resume_question(self, question: str, approvals: Approvals) -> Outcome:
-        """Go on with a session in which this question was asked.
+        """Continue a session in which this question was asked.
 
-        The outcome is that of the question if it has come to rest; else it is gone on with like
-        `resume`. Raises `UsageError` if another question was asked.
+        If the question has come to rest, return its outcome, else continue it as `resume` does.
+        Raises `UsageError` if another question was asked.
         """
         if self.session_state.question != question:
             raise UsageError("it asks something else than when it was made before")
@@ -472,7 +472,7 @@ class Conversation:
 
     @property
     def _has_ended(self) -> bool:
-        """True if the last question came to its end, and nothing is left to be decided."""
+        """True if the last question came to its end, and no decision is open."""
         state = self.session_state.state
         return state is State.IDLE or (state is State.STOPPED and not self.calls_in_doubt)
 
@@ -535,7 +535,7 @@ class Conversation:
         outcome = make_run_outcome(
             session.header,
             last_run(self.files.transcript),
-            session.history.sources,  # gathered by the fold, not by a look through all records
+            session.history.sources,  # collected by the fold: the records need not be searched
             transcript=self.files.path,
             outputs=outputs.whole,
             artifacts=outputs.artifacts,
@@ -544,14 +544,15 @@ class Conversation:
         return replace(outcome, reasoning_artifact=outputs.keep_thoughts(thoughts))
 
     def _begin(self, question: str, tool_choice: str | None = None) -> _OpenSession:
-        """Write down the header of a new session, and what was said before it."""
+        """Write the header of a new session, and the conversation before it."""
         carries, live = bool(self.earlier.records), self._live
         if live is None:
             first = self.earlier.question if carries else None
             assert self.begin is not None
             header = self.begin(first or question, tool_choice)
             session = Session(header, self._parts.inputs)
-            # On disk before the session exists for anybody: an unwritten header has no session.
+            # On disk before the session exists for anybody: without a written header there is no
+            # session.
             self.files.transcript.append(header)
             self._live = live = _OpenSession(session, self.files, self._parts)
             live.driver.is_cancelled = self._is_cancelled
@@ -562,13 +563,13 @@ class Conversation:
             for key, text in self.earlier.stored_artifacts():
                 artifacts.add(clean(text), key)
         there = sum(isinstance(record, CarriedRecord) for record in self.files.transcript)
-        # Each record is folded before the next is made: the keys of calls go on behind it.
+        # Each record is folded before the next is made: the keys of calls are numbered on.
         for record in islice(self.earlier.prior_messages(live.session, clean), there, None):
-            live.writer.append(record)  # those that are there were written before the disk was full
+            live.writer.append(record)  # earlier records were written before the disk was full
         return live
 
     def _append_resumed(self) -> None:
-        """Write down that this process goes on with the session, and under which policy."""
+        """Record that this process continues the session, and under which policy."""
         writer = self._open.writer
         writer.append(ResumedRecord(policy=self.policy.to_json()))
         self._reopened = False
@@ -577,13 +578,13 @@ class Conversation:
     def calls_in_doubt(self) -> tuple[str, ...]:
         """The calls that a person must decide about before anything else.
 
-        Nobody knows how they ended, or how a call in a run within them did.
+        Nobody knows how they ended, or how a call in a nested run ended.
         """
         return () if self._live is None else self._live.driver.calls_in_doubt
 
     @property
     def undecided(self) -> str:
-        """The reason why nothing can be asked before a person has decided; else empty."""
+        """The reason why no question is possible before a person has decided; else empty."""
         if self._live is None:
             return ""
         if doubts := self.calls_in_doubt:
@@ -593,7 +594,7 @@ class Conversation:
     def _check_tool_choice(self, tool_choice: str) -> str:
         """Return the tool choice, by the tool's own name.
 
-        Raises `UsageError` for one that is neither a word nor a tool that may be called.
+        Raises `UsageError` if it is neither a word of the interface nor a tool that may be called.
         """
         specs = self._parts.inputs.specs
         hint = "auto, none, required or a tool's name"
@@ -621,7 +622,8 @@ class Conversation:
 
     async def _finish_closed_stream(self) -> None:
         """Wait for the end of a stream that its reader left with ``break``."""
-        # The event loop closes it: until the third turn the task that it reads is cancelled.
+        # The event loop closes it: for three turns of the loop the task that it reads is not
+        # cancelled yet.
         for _ in range(3):
             if self._answering is None:
                 return
@@ -634,7 +636,7 @@ class Conversation:
     def _exclusive(self) -> Iterator[None]:
         """Hold the session while a question is answered.
 
-        Raises `UsageError` if it is held.
+        Raises `UsageError` if it is held already.
         """
         if self._answering is not None:  # a second question would break the first one off
             raise UsageError(
@@ -651,7 +653,7 @@ class Conversation:
 
     @contextlib.contextmanager
     def _resumable(self) -> Iterator[None]:
-        """Say, if nothing can be written, that nothing is lost, and how to go on."""
+        """If nothing can be written, say that nothing is lost, and how to go on."""
         try:
             yield
         except StorageError as error:
@@ -669,7 +671,8 @@ async def _streamed(answer: Callable[[Emit], Awaitable[Outcome]]) -> AsyncGenera
             outcome = await answer(queue.put_nowait)
             queue.put_nowait(events.Finished(outcome=outcome))
         finally:
-            # Also after an error: the reader must not wait for ever; ``await task`` raises it then.
+            # Also after an error: the reader must not wait forever; ``await task`` raises the error
+            # then.
             queue.put_nowait(None)
 
     # A task of its own: closing the generator cancels the work wherever it waits.

@@ -1,4 +1,4 @@
-"""Faults of a completion, with the asked form of the call that was tried."""
+"""Faults of a completion, with the right form of the call that the model tried."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ _MAX_CHARS: Final = 500
 """Characters of an error's words: what all of them have (`PromptWords.error`)."""
 
 _MAX_VALUE_CHARS: Final = 80
-"""Characters of a value, or of what was written, that are shown: more says no more of the form."""
+"""Characters of a value, or of the model's text, that are shown: more would not explain the form.
+"""
 
 _ELLIPSIS: Final = "…"
 
 _SYNTAX_FAULTS: Final = ("invalid_json", "truncated_output", "unfilled")
-"""Codes of faults that another form of the same call mends."""
+"""Codes of faults that the right form of the same call mends."""
 
 
 def explain_reading(reading: Reading, session: SessionState) -> ErrorInfo:
-    """Return the error of a reading, with the asked form of the call that was tried."""
+    """Return the error of a reading, with the right form of the attempted call."""
     error = reading.error
     assert error is not None
     if error.code not in _SYNTAX_FAULTS:
@@ -51,18 +52,18 @@ def explain_reading(reading: Reading, session: SessionState) -> ErrorInfo:
     message = error.message
     if attempt is not None and error.code == "invalid_json":
         message = session.words.text("turns.wrote", text=attempt.text, reason=message)
-    # The form shows what fitted of the attempt: a small model copies it, and fills the gaps.
+    # The form shows the parts of the attempt that fit: a small model copies it, and fills the gaps.
     arguments = attempt.arguments if attempt is not None else None
     form = _form(tools[name], arguments, session)
     return replace(error, message=one_line(message, _MAX_CHARS), form=form)
 
 
 def explain_call(call: ToolCall, error: ErrorInfo, session: SessionState) -> ErrorInfo:
-    """Return the error of a call, with the asked form of one that fits."""
+    """Return the error of a call, with the right form of one that fits."""
     tools = session.offered_tools
     name = call.name if error.code == "invalid_arguments" else ""
     if error.code == "unknown_tool":
-        # A made-up name is mostly near a real one, whose form then says more than a list of all
+        # A made-up name is mostly near a real one, whose form then helps more than a list of all
         # names.
         name = closest_tool(call.name, tools)
     if name not in tools:
@@ -84,10 +85,10 @@ def write_example_call(
 ) -> str:
     """Return a call of this tool as the model should write it.
 
-    Arguments that fit stand in it; for those that are missing, do not fit or are long it has a
-    `GAP`. In style ``native`` it is the object between the marks of the model's own form, for those
-    are control tokens; ``native`` has what stands before the name, and before the arguments. The
-    form is empty if that is no object.
+    It has the arguments that fit. An argument that is missing, long or does not fit is a `GAP`. In
+    style ``native`` it is the object between the marks of the model's own form, because those are
+    control tokens; ``native`` has the text before the name, and before the arguments. The form is
+    empty if there is no such object.
     """
     values = _fitting(spec, arguments)
     before, between = native
@@ -114,7 +115,7 @@ def _fitting(spec: ToolSpec, arguments: Mapping[str, Any] | None) -> dict[str, A
 
 
 def _fits(spec: ToolSpec, key: str, arguments: Mapping[str, Any]) -> bool:
-    """Return whether the value of one key fits, whatever the other keys."""
+    """Return whether the value of one key fits, whatever the other keys are."""
     if key not in arguments:
         return False
     # Each key by itself, so that one wrong argument does not blank the others.
@@ -130,7 +131,7 @@ class AttemptedCall(Struct, frozen=True):
     """A call that the model tried to make."""
 
     text: str
-    """The beginning of what it wrote."""
+    """The beginning of the model's text."""
     name: str
     """The tool's own name."""
     arguments: Mapping[str, Any] | None = None
@@ -138,14 +139,14 @@ class AttemptedCall(Struct, frozen=True):
 
 
 def attempted_call(text: str, tools: Mapping[str, ToolSpec]) -> AttemptedCall | None:
-    """Return the call in ``text`` that names one of the tools, wherever it stands.
+    """Return the call in ``text`` that names one of the tools, at any place.
 
-    Of several it is the first whose arguments fit. Without a call the line that names a tool is
-    one; None if no line does.
+    Of several it is the first whose arguments fit. Without a call, a line that names a tool counts
+    as one. None if there is no such line.
     """
     catalog = ToolCatalog({name: spec.parameters for name, spec in tools.items()})
     attempts = [one for one in _attempts(text, catalog) if one.name in tools]
-    if attempts:  # the first of those of which most can be read
+    if attempts:  # the first call with the most arguments that can be read
         return max(attempts, key=lambda one: _fit_score(one, catalog))
     found = catalog.pattern().search(text)
     name = catalog.find(found[0]) if found is not None else ""

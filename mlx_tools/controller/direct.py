@@ -54,8 +54,8 @@ _CALL_RECORDS: Final = (
     *(CallRecord, RepairRecord, DecisionRecord),
     *(ApprovalRecord, ExecutionRecord, ObservationRecord),
 )
-"""The records of a call. A question, a completion and a pause there are only for the driver: there
-is no model, and nothing to be resumed."""
+"""The records of a call. The question, completion and pause in it are only for the driver: there is
+no model, and nothing to resume."""
 
 Status = Literal["ok", "error", "denied", "pending", "dry_run"]
 
@@ -75,7 +75,7 @@ class DirectCall(Struct, frozen=True):
     error: ErrorInfo | None = None
     """None for a call that ran, or that waits for an approval."""
     preview: str = ""
-    """The change that it would make, if it waits or a dry run left it out."""
+    """The change that the call would make, if it waits or a dry run left it out."""
 
 
 async def call_tool(
@@ -121,8 +121,8 @@ async def call_tool(
     limits = Limits() if limits is None else limits
     _check_arguments(registry, policy, name, limits)
     try:
-        # As a transcript would hold them: tuples become lists, and what no JSON holds is refused
-        # here.
+        # As a transcript would hold them: tuples become lists, and values that JSON cannot hold are
+        # refused here.
         given = dict(loads(json.dumps(arguments, ensure_ascii=False, allow_nan=False)))
     except (TypeError, ValueError, RecursionError) as fault:
         return _no_json(name, fault, record)
@@ -164,7 +164,7 @@ def _no_json(name: str, fault: Exception, record: Callable[[Record], None]) -> D
 
 
 class _CallLog(Transcript):
-    """The records of a call, each handed on before anything follows from it."""
+    """The records of a call, each passed on before anything follows from it."""
 
     def __init__(self, record: Callable[[Record], None]) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class _CallLog(Transcript):
 
 
 class _DirectSession:
-    """A session of one call, and the driver that makes it."""
+    """A session of one call, and the driver that makes the call."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class _DirectSession:
     ) -> None:
         self._session = session
         self._records = files.transcript
-        # Whoever calls a tool by hand has given its arguments: an edit would be a second opinion.
+        # A person who calls a tool by hand has given its arguments, so there is nothing to edit.
         approver = _WithoutEdits(approver)
         writer = SessionWriter(session, files.transcript, secret=secret, now=now)
         outputs = Outputs(session, None)
@@ -222,17 +222,17 @@ class _DirectSession:
         self._driver = Driver(writer, parts)
 
     async def call(self, call: ToolCall) -> DirectCall:
-        """Make the call, as if a model had written it with nothing beside it."""
+        """Make the call, as if a model had written it and nothing else."""
         session, writer = self._session, self._driver.writer
-        # Records as of a turn of a model, so that the one driver makes the call by the one set of
+        # The records are those of a model's turn, so that the one driver makes the call by the same
         # rules.
         writer.append(UserRecord(content=call.name))
         reading = Reading(messages=(call,), clean=True)
         writer.append(CompletionRecord(turn=0, text="", finish_reason="stop"), reading=reading)
         self._runner.begin()
         try:
-            # Until a model would be asked: there is none, so the call and its approval are all
-            # there is.
+            # Up to the point where a model would be asked: there is none, so the call and its
+            # approval are all.
             await self._driver.take_steps(lambda: session.state is State.COMPLETING)
         finally:
             self._runner.end()
@@ -250,7 +250,7 @@ class _DirectSession:
         if decided is not None:
             decision = Decision(decided.decision, decided.rule, decided.reason, decided.code)
             done = replace(done, decision=decision)
-        # A dry run and a pending call tell what would change: that is what they are asked for.
+        # A dry run and a pending call show what would change: that is their purpose.
         is_dry = end is not None and end.error is not None and end.error.code == "dry_run"
         if end is None or is_dry:
             preview = (await self._approvals.preview(state.record)).text
@@ -265,7 +265,7 @@ class _DirectSession:
             done = replace(done, result=result)
         if end.error is None:
             return replace(done, status="ok")
-        # A person who called the tool is told the reason, and not the model's words for it.
+        # A person who called the tool reads the reason, and not the words for the model.
         error = end.error
         if decided is not None and decided.decision == "deny":
             error = ErrorInfo(error.code, decided.reason)
@@ -279,7 +279,7 @@ class _DirectSession:
 
 
 class _DirectRunner(RegistryRunner):
-    """Runs the call, keeps its whole result and tells its caller how far it has come."""
+    """Runs the call, keeps its whole result and reports its progress to the caller."""
 
     def __init__(self, *parts: Any, on_progress: OnProgress | None) -> None:
         super().__init__(*parts)
@@ -301,7 +301,7 @@ class _DirectRunner(RegistryRunner):
 
 
 class _WithoutEdits:
-    """Asks a person about the call as it is: other arguments are no."""
+    """Asks a person about the call as it is; other arguments count as a no."""
 
     def __init__(self, approver: Approver) -> None:
         self._approver = approver
@@ -313,7 +313,7 @@ class _WithoutEdits:
 
 
 class _NoModel:
-    """Stands for the model and its context: nothing is ever completed."""
+    """Stands in for the model and its context: nothing is ever completed."""
 
     received_any = False
     partial = ""

@@ -1,8 +1,8 @@
 """The loop: takes the steps that a session asks for, and records the results.
 
-There is one, for every way in which a session is driven: a run of the library or the chat, a turn
-of the gateway, a proposal, a call without a model, the replay of a golden transcript. They differ
-in the parts that are plugged into it (`DriverParts`), and in when they want it to stop.
+There is one driver for every kind of session: a run of the library or the chat, a turn of the
+gateway, a proposal, a call without a model, the replay of a golden transcript. These differ in the
+parts that are plugged in (`DriverParts`), and in when they stop the driver.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _SUMMARISING: Final = "its output is long: the model summarises it"
 
 
 class Completions(Protocol):
-    """Has a model write its turns."""
+    """Lets a model write its turns."""
 
     @property
     def received_any(self) -> bool: ...
@@ -80,7 +80,7 @@ class Window(Protocol):
     """Makes the next prompt fit the model's context."""
 
     async def fit(self, step: Complete, /) -> FittedStep | CompactedRecord | StoppedRecord:
-        """Return the step to be sent, what must be written first, or the end of the run."""
+        """Return the step to send, the record that must come first, or the run's end."""
         ...
 
     async def count_sent(self, step: FittedStep, record: CompletionRecord, /) -> int | None:
@@ -89,12 +89,12 @@ class Window(Protocol):
 
 
 class Summaries(Protocol):
-    """Has a model summarise an output that is too long to be shown."""
+    """Lets a model summarise an output that is too long to be shown."""
 
     async def summarise(
         self, call: CallRecord, text: str, tell: Callable[[float], None], /
     ) -> SummaryRecord:
-        """Return the record of the summary. ``tell`` is told how far it has come, 0 to 1."""
+        """Return the record of the summary. ``tell`` is called with the progress, 0 to 1."""
         ...
 
 
@@ -105,11 +105,11 @@ class CallEnd(Struct, frozen=True):
     nested_turns: int = 0
     """Completions that runs within the call took."""
     unknown_ends: tuple[StartedCall, ...] = ()
-    """Calls of runs within it whose end nobody knows."""
+    """Calls of nested runs whose end nobody knows."""
     waiting: tuple[PendingCall, ...] = ()
-    """Calls of runs within it that wait for a person: it is made again once they have decided."""
+    """Calls of nested runs that wait for a person. The call is made again once they are decided."""
     problem: StorageError | None = None
-    """The reason why something of a run within it could not be written down."""
+    """The reason why a record of a nested run could not be written."""
 
 
 class ToolRunner(Protocol):
@@ -148,11 +148,11 @@ class CallDecisions(Protocol):
     """A person's decisions about calls, and what they bind to."""
 
     async def write(self, records: Sequence[Record], /) -> None:
-        """Write records down; a call of a dry run gets what it would change."""
+        """Record these records; a call of a dry run gets the change that it would make."""
         ...
 
     async def decide_again(self) -> None:
-        """Hold calls that have not run yet to the policy in force now."""
+        """Decide again, by the policy in force now, about calls that have not run yet."""
         ...
 
     async def preview(self, call: CallRecord, /) -> Preview:
@@ -160,17 +160,17 @@ class CallDecisions(Protocol):
         ...
 
     async def approve_by_template(self, calls: Sequence[CallRecord], /) -> bool:
-        """Let those calls run that a template covers; return whether there are such."""
+        """Let the calls run that a template covers; return whether there are such calls."""
         ...
 
     async def ask(self, calls: Sequence[CallRecord], /) -> None:
-        """Ask about calls; those that nobody decides about leave the run paused."""
+        """Ask about calls; if nobody decides about some, the run pauses."""
         ...
 
     async def pause(
         self, calls: Sequence[CallRecord], nested_calls: Sequence[PendingCall], /
     ) -> object:
-        """Write down what is asked, here and in runs within calls."""
+        """Record the questions, here and in runs within calls."""
         ...
 
     async def consume_approval(self, call: CallRecord, approval: ApprovalRecord, /) -> str | None:
@@ -187,7 +187,7 @@ class CallDecisions(Protocol):
 
 
 class RunClock:
-    """The time that a run may take, which stands still while a person is asked."""
+    """The time that a run may take. The clock stops while a person is asked."""
 
     def __init__(self) -> None:
         self._scope: anyio.CancelScope | None = None
@@ -207,26 +207,26 @@ class RunClock:
         """Stop the run's clock while a person is asked."""
         scope = self._scope or anyio.CancelScope()
         began, deadline = anyio.current_time(), scope.deadline
-        # Not cancelled and begun again: the work in the scope goes on, and only its end moves.
+        # Not cancelled and begun again: the work in the scope goes on, and only its deadline moves.
         scope.deadline = math.inf
         try:
             yield
         finally:
-            # By the loop's clock, which does not jump when the system's is set.
+            # By the loop's clock, which does not jump when the system's clock is set.
             scope.deadline = deadline + anyio.current_time() - began
 
 
 class BegunCall(Struct, frozen=True):
-    """A call that was written down as begun."""
+    """A call whose start was recorded."""
 
     expected_state: str | None
     """The state that it was approved on; None if it has none."""
     mutates: bool
-    """It can change things."""
+    """True if it can change things."""
 
 
 class DriverParts(Struct, frozen=True, kw_only=True):
-    """The parts of a driver that differ by who drives a session."""
+    """The parts of a driver that differ between kinds of sessions."""
 
     completer: Completions
     window: Window
@@ -237,7 +237,8 @@ class DriverParts(Struct, frozen=True, kw_only=True):
     clock: RunClock
     summaries: Summaries | None = None
     in_thread: bool = False
-    """The conversation is long: steps are worked out in a thread, so that others are served."""
+    """True if the conversation is long: steps are then worked out in a thread, so that others are
+    served."""
 
 
 # --- the driver -----------------------------------------------------------------------------------
@@ -251,7 +252,7 @@ class Driver:
         self.session = writer.session
         self.parts = parts
         self.is_cancelled = False
-        """Whoever breaks the run off wants no more of it."""
+        """True if the person who breaks the run off wants no more of it."""
         self._waiting_for: Literal["", "backend", "tool"] = ""
 
     async def drive(self, is_over: Callable[[], bool] | None = None) -> None:
@@ -264,7 +265,7 @@ class Driver:
         try:
             parts.runner.begin()
             await parts.completer.start()
-            # The clock starts once the server is up: loading a model is no part of a question's
+            # The clock starts once the server is up: loading a model is not part of a question's
             # time.
             with parts.clock.limit(session.limits.total_timeout) as scope, AWAKE:
                 if not await self.take_steps(is_over):
@@ -276,18 +277,18 @@ class Driver:
                 self.stop("total_timeout", f"not done in {session.limits.total_timeout:g} s")
         except BackendError as error:
             if session.state is State.CALLING:
-                raise  # calls wait to be made: the session is gone on with once the server is there
+                raise  # calls wait to be made: the session can be resumed once the server is there
             self._waiting_for = "backend"
             timed_out = isinstance(error, BackendTimeout)
             self.stop("completion_timeout" if timed_out else "backend_error", str(error))
-            # Nothing was said yet: the caller learns of a server that is down as an error, not as
-            # an outcome.
+            # Nothing was said yet: a server that is down is an error for the caller, not an
+            # outcome.
             if session.turn == 0 and not parts.completer.received_any:
                 raise
         except StorageError:
-            raise  # nothing more is written down: what stands there can be gone on with
+            raise  # nothing more is written: the session can be resumed from the records so far
         except BaseException as error:
-            # What is wrong may be the transcript itself: the first error is the one to be told.
+            # The transcript itself may be at fault: the first error is the one to raise.
             with contextlib.suppress(TranscriptError):
                 self.break_off(error)
             raise
@@ -300,10 +301,10 @@ class Driver:
         Returns:
             True if the session rests.
         """
-        # Asked before a step is worked out: that of a completion renders the whole prompt.
+        # Asked before a step is worked out: the step of a completion renders the whole prompt.
         while is_over is None or not is_over():
-            # Folding and rendering a long transcript takes tens of milliseconds, in which nobody is
-            # served.
+            # Folding and rendering a long transcript takes tens of milliseconds, in which nobody
+            # else is served.
             if self.parts.in_thread:
                 step = await anyio.to_thread.run_sync(self.session.next_step)
             else:
@@ -333,7 +334,7 @@ class Driver:
         parts, current = self.parts, self.session.current
         match step:
             case Write(records):
-                # Records of a turn are written as they are; only at the step limit may a person add
+                # Records of a turn are written as they are. Only at the step limit may a person add
                 # steps.
                 if not (self.session.at_step_limit and await self._extend()):
                     await parts.approvals.write(records)
@@ -344,8 +345,8 @@ class Driver:
                 one = len(calls) == 1
                 within = await (self._call(calls[0]) if one else self._call_all(calls))
                 self._waiting_for = ""
-                # All calls of the turn have run that can: a person is asked once about all that is
-                # left.
+                # All calls of the turn that can run have run: a person is asked once about all
+                # others.
                 if within:
                     await parts.approvals.pause(current.calls_needing_decision(), within)
             case Ask():
@@ -353,8 +354,7 @@ class Driver:
                 await parts.approvals.decide_again()  # a consent may cover them by now
                 waiting = await self._answer_hopeless(current.calls_needing_decision())
                 if waiting and not await parts.approvals.approve_by_template(waiting):
-                    # A person's time is not the run's: whoever comes back after lunch finds it
-                    # still going.
+                    # A person's time is not the run's: after a long break the run still goes on.
                     with parts.clock.person_waits():
                         await parts.approvals.ask(waiting)
 
@@ -362,7 +362,7 @@ class Driver:
         """End the calls that can only fail with their tool's own error; return the others.
 
         Such a call changes nothing, so nobody is asked about it, and the model learns at once what
-        is wrong with it. A call in doubt may have done its work: it is asked about.
+        is wrong. A call in doubt may have done its work, so it is asked about.
         """
         left = []
         for call in calls:
@@ -372,14 +372,14 @@ class Driver:
                 left.append(call)
                 continue
             record, problem = self.parts.outputs.take(call, ToolResult(None, error, 0, 0))
-            # The disk is full, say: the run must not go on from an end that is nowhere.
+            # If the disk is full, say, the run must not go on from an end that was not written.
             if problem is not None:
                 raise problem
             self.writer.append(record)
         return left
 
     async def _extend(self) -> bool:
-        """Ask the approver, at the limit of steps, for more; return whether it gave some."""
+        """Ask the approver for more steps at the limit; return whether it gave some."""
         asker = self.parts.approver
         if not isinstance(asker, StepApprover):
             return False
@@ -392,7 +392,7 @@ class Driver:
     # --- ends ---
 
     def stop(self, reason: StopReason, message: str) -> None:
-        """Write down that the run ends without an answer."""
+        """Record that the run ends without an answer."""
         self.writer.append(
             StoppedRecord(
                 reason=reason,
@@ -403,9 +403,9 @@ class Driver:
         )
 
     def break_off(self, error: BaseException) -> None:
-        """End a run that cannot go on, if it does not rest."""
-        # An event that cannot be told must not keep the end from being written down.
-        self.writer.emit = None  # what is wrong may be whoever is told
+        """End a run that cannot go on, unless it has come to rest."""
+        # An event that cannot be delivered must not keep the end from being recorded.
+        self.writer.emit = None  # the receiver of events may be at fault
         asking = self.session.state is State.PAUSED  # an error here comes while somebody is asked
         if isinstance(self.session.next_step(), Idle) and not asking:
             return
@@ -417,7 +417,7 @@ class Driver:
             self.stop(reason, f"the run was {reason}")
 
     def _give_up_calls(self, code: ErrorCode) -> None:
-        """Give the calls that are still open an error, save those that are in doubt."""
+        """End the open calls with an error, except those that are in doubt."""
         session = self.session
         # A call with runs within it whose calls are in doubt is in doubt, too.
         doubts = self.calls_in_doubt
@@ -467,12 +467,11 @@ class Driver:
             duration_ms=round((monotonic() - began) * 1000),
         )
         record = replace(record, context=await parts.window.count_sent(fitted, record))
-        # Before the completion that they belong to: whoever folds it needs them to read its text.
+        # Before the completion that they belong to: folding needs them to read its text.
         for mend in written.mends:
             writer.append(mend)
         self._waiting_for = ""
-        # With the reading that is there already: reading a long turn twice would cost as much
-        # again.
+        # With the reading that is known already: reading a long turn twice would cost twice.
         writer.append(record, reading=written.reading)
 
     # --- calls ---
@@ -488,8 +487,8 @@ class Driver:
         waiting: dict[str, tuple[PendingCall, ...]] = {}
 
         async def limited(call: CallRecord) -> None:
-            # Changes are made one after the other, in call order: a later one may build on an
-            # earlier one, and an approval holds for what a file is when its call begins.
+            # Changes are made one after the other, in call order. A later one may build on an
+            # earlier one, and an approval holds for the state of a file when its call begins.
             mutates = self.parts.runner.find_spec(call).mutates(call.arguments)
             async with one_change if mutates else contextlib.nullcontext(), limiter:
                 if problems:
@@ -498,18 +497,17 @@ class Driver:
                     waiting[call.call] = await self._call(call)
                 except Exception as error:
                     problems.append(error)
-                    # With a full disk no start can be recorded either: what runs may end, nothing
-                    # new begins.
+                    # With a full disk no start can be recorded either: running calls may end, no
+                    # new one begins.
                     if not isinstance(error, StorageError):
-                        # The others read only, or wait for their turn: what they would tell is of
-                        # no use any more.
+                        # The other calls only read, or wait for their turn: their results are of no
+                        # use any more.
                         group.cancel_scope.cancel()
 
         async with anyio.create_task_group() as group:
             for call in calls:
                 group.start_soon(limited, call)
-        # Raised here and not in a task, so that it is the error itself and no group of
-        # errors.
+        # Raised here and not in a task, so that it is the error itself and not an exception group.
         if problems:
             raise problems[0]
         return tuple(one for call in calls for one in waiting[call.call])
@@ -524,7 +522,7 @@ class Driver:
         if begun is None:
             return ()
         end = await self.parts.runner.run(call, begun.expected_state)
-        # Whatever it returned, it is made again once a person has decided.
+        # Whatever it returned, the call is made again once a person has decided.
         if not end.waiting:
             await self.observe(call, end, mutates=begun.mutates)
         return end.waiting
@@ -537,8 +535,8 @@ class Driver:
         """
         session, parts = self.session, self.parts
         state, expected_state = session.current.calls[call.call], None
-        # Between what a person saw and this moment anything may have changed: what was approved is
-        # compared once more with what would run, as late as can be.
+        # Anything may have changed since a person saw the call. So the approval is compared once
+        # more with the call that would run, as late as possible.
         try:
             if state.approval is not None:
                 expected_state = await parts.approvals.consume_approval(call, state.approval)
@@ -552,22 +550,23 @@ class Driver:
             self.writer.append_all([decision, make_refusal(decision, state, session)])
             return None
         mutates = parts.runner.find_spec(call).mutates(call.arguments)
-        # On disk before the tool starts: a crash from here on leaves a call in doubt, never one
-        # that ran and is not known.
+        # On disk before the tool starts: after a crash the call is in doubt, and never one that ran
+        # and is not known.
         self.writer.append(ExecutionRecord(call=call.call, mutates=mutates))
         return BegunCall(expected_state, mutates)
 
     async def observe(self, call: CallRecord, end: CallEnd, *, mutates: bool) -> None:
-        """Write down how a call ended."""
+        """Record how a call ended."""
         outputs, spent = self.parts.outputs, end.nested_turns
         if self.session.header.long_observations == "summary" and not mutates:
-            # What a call has changed is written down at once, before a model is asked anything.
+            # A change is recorded at once, before a model is asked anything.
             await self._summarise(call, end.result)
         record, fault = outputs.take(call, end.result)
         problem = fault or end.problem
-        # Without its record the call counts as not made, and what only reads can be made again.
+        # Without its record the call counts as not made, and a call that only reads can be made
+        # again.
         if problem is not None and not mutates:
-            raise problem  # the call is made again where the run goes on
+            raise problem  # the call is made again when the run goes on
         if spent:
             record = replace(record, nested=spent, unknown_ends=end.unknown_ends)
         self.writer.append(record)

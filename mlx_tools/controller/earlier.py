@@ -1,7 +1,7 @@
 """The conversation before a session: another session's, or a caller's messages.
 
-Pure. Nothing of it runs, counts or is approved in the session that goes on from it: it stands there
-in a `CarriedRecord` each, which only the prompt, and what guards it, look into.
+Pure. Nothing of it runs, counts or is approved in the new session. There it is a number of
+`CarriedRecord`s, which only the prompt and its safeguards read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MESSAGES: Final = (
     'each is {"role": "user", "assistant", "system" or "developer", "content": text or its parts}, '
     'with "tool_calls" as OpenAI has them, or {"role": "tool", "tool_call_id": id, "content": text}'
 )
-"""The form of earlier messages, for a caller who gave some of another."""
+"""The hint about the form of earlier messages, for a caller who gave others."""
 
 _ROLES: Final = {
     **{role: role for role in ("user", "assistant", "system", "tool")},
@@ -55,18 +55,18 @@ class PriorConversation(Struct, frozen=True, kw_only=True):
     records: tuple[PromptRecord, ...] = ()
     """The records of its prompt."""
     system: str = ""
-    """The system messages that a caller's messages began with."""
+    """The system messages at the beginning of a caller's messages."""
     form: tuple[Any, ...] | None = None
-    """The form of the session it was written in, None if it was written in none. In a session of
+    """The form of the session in which it was written, None if there was none. For a session of
     another form the model's turns are written again."""
     private: bool = False
-    """True if a private tool has answered there."""
+    """True if a private tool was used there."""
     artifacts: ArtifactStore | None = None
-    """The store of what ``records`` shows in part."""
+    """The store of the texts that ``records`` show in part."""
     consents: Consents | None = None
-    """A person's consents that go on."""
+    """A person's consents that stay in force."""
     unknown_ends: tuple[StartedCall, ...] = ()
-    """The calls whose end is unknown, also those that ``records`` does not show."""
+    """The calls whose end is unknown, also those that are not in ``records``."""
 
     @property
     def question(self) -> str | None:
@@ -76,8 +76,8 @@ class PriorConversation(Struct, frozen=True, kw_only=True):
     def without_last(self) -> PriorConversation:
         """Return the same without the last question and all that followed.
 
-        They stay if a call of theirs is in doubt: the model is told, and a person is asked about
-        the same call. They stay as well if nothing else is left to which a doubt could be recorded.
+        These stay if one of their calls is in doubt: the model is told, and a person is asked about
+        the same call. They also stay if nothing else is left to which a doubt could be attached.
         """
         places = [n for n, one in enumerate(self.records) if isinstance(one, UserRecord)]
         last = self.records[places[-1] :] if places else ()
@@ -91,10 +91,10 @@ class PriorConversation(Struct, frozen=True, kw_only=True):
     ) -> Iterator[CarriedRecord]:
         """Yield the records for a session in which nothing was said yet.
 
-        Each is to be folded before the next is taken. ``clean`` takes out of observations what the
-        session may not show.
+        Fold each one before taking the next. ``clean`` removes from observations what the session
+        may not show.
         """
-        # In the same form the bytes stay, so a server's cache of the prompt still holds.
+        # In the same form the bytes are the same, so a server's cache of the prompt still holds.
         same = self.form == get_form(session)
         said = self.records if same else tuple(_rewrite(self.records, session))
         for place, one in enumerate(said, start=1):
@@ -128,11 +128,11 @@ def get_form(session: Session) -> tuple[Any, ...]:
 def prior_from_session(session: Session, artifacts: ArtifactStore | None) -> PriorConversation:
     """Return the conversation of a session, as far as it is in its prompt.
 
-    With the calls in doubt, whose end nobody knows.
+    With it come the calls in doubt, whose end nobody knows.
     """
     if session.state is State.EMPTY:
         return PriorConversation()
-    # Their ends are written by the host: a call without an observation would block the next prompt.
+    # The host writes their ends: a call without an observation would block the next prompt.
     doubts = [session.current.call(key) for key in session.calls_in_doubt]
     prompt, compacted = session.prompt, session.summary_artifacts
     gone = [CompactedRecord(reason="asked", content=prompt.removed_text, artifacts=compacted)]
@@ -194,9 +194,9 @@ def turn_to_text(content: str, calls: Sequence[CallRecord], session: Session) ->
 
 
 def _write_native_calls(calls: Sequence[CallRecord], session: Session) -> str:
-    """Return the calls as the model's own template begins and ends them.
+    """Return the calls with the marks of the model's own template.
 
-    Empty if they would not be read so.
+    Empty if they would not be read back.
     """
     form = session.chat_format.tools
     if form is None:
@@ -210,7 +210,7 @@ def _write_native_calls(calls: Sequence[CallRecord], session: Session) -> str:
             f"{json.dumps(call.arguments, ensure_ascii=False)}{closing}{form.close}"
             for call in calls
         )
-        # Read back at once: a template's form that the reader takes otherwise must not be written.
+        # Read back at once: a form that would be read in another way must not be written.
         messages = read(text, "stop", rules).messages
         found = [(one.name, one.arguments) for one in messages if isinstance(one, ToolCall)]
         wanted = [(call.name, call.arguments) for call in calls]
@@ -231,13 +231,13 @@ def make_turn(
 def _rewrite(records: Sequence[PromptRecord], session: Session) -> Iterator[PromptRecord]:
     """Yield the records with the model's turns in this session's form.
 
-    Turns of which nothing was read are left out, and the corrections of them.
+    Turns of which nothing was read are left out, with their corrections.
     """
     for place, one in enumerate(records):
         if isinstance(one, CompletionRecord):
             after = (
                 records[n] for n in range(place + 1, len(records))
-            )  # a slice would copy them all
+            )  # a slice would copy all of them
             rest = takewhile(lambda r: not isinstance(r, CompletionRecord), after)
             brought = [r for r in rest if isinstance(r, CallRecord | AnswerRecord)]
             calls = [r for r in brought if isinstance(r, CallRecord)]
@@ -256,7 +256,7 @@ def _rewrite(records: Sequence[PromptRecord], session: Session) -> Iterator[Prom
 def prior_from_messages(messages: Sequence[Mapping[str, Any]]) -> PriorConversation:
     """Return the conversation that a caller's messages make up.
 
-    Raises `UsageError` for a message that is none.
+    Raises `UsageError` for a value that is no message.
     """
     said: list[PromptRecord] = []
     turn = made = 0
@@ -268,7 +268,7 @@ def prior_from_messages(messages: Sequence[Mapping[str, Any]]) -> PriorConversat
     begun = [content for _, content, _ in takewhile(lambda one: one[0] == "system", read)]
     for says, group in groupby(read[len(begun) :], lambda one: one[0] in ("user", "system")):
         if says:
-            # After a question a result for an earlier call has no turn that it could stand in.
+            # After a question there is no open turn for the result of an earlier call.
             waiting.clear()
             said.append(UserRecord(content="\n\n".join(content for _, content, _ in group)))
             continue
@@ -292,7 +292,7 @@ def prior_from_messages(messages: Sequence[Mapping[str, Any]]) -> PriorConversat
 
 @contextmanager
 def _naming(place: int) -> Iterator[None]:
-    """Name the message at a place of the history in an error."""
+    """Add the place of the message in the history to an error."""
     try:
         yield
     except UsageError as error:
@@ -347,7 +347,8 @@ def _observation_from_message(
 ) -> ObservationRecord:
     """Return the observation of a result: of the call that it names, else of the next.
 
-    An ordered dictionary finds that at once; a plain one passes all that were taken out before.
+    An ordered dictionary finds the next call at once; a plain one passes all that were removed
+    before.
     """
     # Some clients send results without ids: they are taken in the order of the calls.
     key = message.get("tool_call_id", next(iter(waiting), None))

@@ -1,4 +1,4 @@
-"""Outputs of tools: the part that a model is shown, and the whole that is kept."""
+"""Outputs of tools: the part that a model is shown, and the whole that is stored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mlx_tools.policy import Redactor
 
 _THOUGHTS: Final = "thoughts"
-"""Beside the calls, which are c1, c2, …"""
+"""The key of a thought's artifact, beside the calls c1, c2, …"""
 
 Notice = Callable[[int, int], str]
 """The text at a cut, by the number of characters left out and the place where they begin."""
@@ -39,7 +39,7 @@ def shorten(text: str, limit: int, notice: Notice) -> str:
     """
     if len(text) <= limit:
         return text
-    words = notice(len(text), len(text))  # the longest it can get: both numbers only shrink
+    words = notice(len(text), len(text))  # the longest that it can get: both numbers only shrink
     room = limit - len(words)
     if room < 2:
         return text[:limit]
@@ -48,7 +48,7 @@ def shorten(text: str, limit: int, notice: Notice) -> str:
 
 
 def make_preface(session: Session, call: CallRecord) -> str:
-    """Return the notice that stands before an output.
+    """Return the notice before an output.
 
     It says that a person gave the call other arguments, or that the same call was made before.
     Empty for any other call.
@@ -56,14 +56,14 @@ def make_preface(session: Session, call: CallRecord) -> str:
     state, words = session.current.calls[call.call], session.words
     if state.edited:
         return words.text("turns.edited", arguments=dict(call.arguments))
-    # The lines of tools that a search found are read again, so nothing stands before them.
+    # The lines of tools that a search found are read again, so no notice precedes them.
     noted = state.repeats and not is_search(session.specs.get(call.name))
     return words.text("turns.made_before") if noted else ""
 
 
 RecordedEnd = tuple[ObservationRecord, StorageError | None]
-"""The record of a call's end, and the reason why the whole could not be kept. The call has run,
-and that must be written down before anybody is told of it."""
+"""The record of a call's end, and the reason why the whole output could not be stored. The call has
+run, so the record must be written before anybody learns of that reason."""
 
 
 _MAX_CHANGE_CHARS: Final = 4_000
@@ -97,13 +97,13 @@ class Outputs:
         self.whole: dict[str, str] = {}
         self.artifacts: dict[str, str] = {}
         self._pages: set[str] = set()
-        # Back to what the store says: that an earlier run had an error is no reason to keep more.
+        # Back to the store's setting: an error in an earlier run is no reason to keep more.
         self._keeps_all = self._store is not None and self._store.keep_all
         if self._store is not None:
             self._store.sweep()
 
     def take(self, call: CallRecord, result: ToolResult) -> RecordedEnd:
-        """Take in how a call ended."""
+        """Note how a call ended."""
         record = ObservationRecord(
             call=call.call,
             name=call.name,
@@ -138,7 +138,7 @@ class Outputs:
     def too_long(self, call: CallRecord, result: ToolResult) -> str | None:
         """Return the text that `take` will have to cut; None if no summary can help.
 
-        A summary can for text that did not come out of an artifact page by page, and for no
+        A summary helps with a text, except with pages out of an artifact. It does not help with
         sources, which are ranked.
         """
         if result.content is None or result.sources is not None:
@@ -157,7 +157,7 @@ class Outputs:
             record = replace(record, error=ErrorInfo(error.code, message[:most]))
         if is_reader(self._session.specs.get(call.name)):
             return record, None
-        # Whoever looks into a failed run wants what led to it, earlier outputs too.
+        # A person who looks into a failed run wants to see what led to it, earlier outputs too.
         self._keeps_all = True
         return record, self._keep(*(c for c in self.whole if c not in self._pages))
 
@@ -176,7 +176,7 @@ class Outputs:
         too_long = len(content) > limit
         problem = self._keep(call.call) if too_long or self._keeps_all else None
         if too_long:
-            # A long note of the tool may not crowd out what it found: half of the room is for
+            # A long note of the tool must not crowd out its results: half of the room is for
             # sources.
             after = after if len(after) <= limit // 2 else ""
             room = max(limit - len(preface) - len(after) - bool(after), 1)
@@ -190,7 +190,7 @@ class Outputs:
     def describe_change(self, preview: Preview) -> str:
         """Return the change that a dry run left out, in the words that the model reads.
 
-        Empty if the tool cannot tell. ``preview`` has its text cleaned.
+        Empty if the tool has no preview. The text of ``preview`` must be cleaned.
         """
         words = self._session.words
         if not preview.text or preview.fails:
@@ -202,10 +202,10 @@ class Outputs:
 
     @property
     def max_chars(self) -> int:
-        """The characters that the model is shown of one output of the current turn.
+        """The characters of one output of the current turn that the model is shown.
 
-        All outputs of a turn together take at most a quarter of the context, in equal shares:
-        calls end in any order, and what one is shown must not depend on it.
+        All outputs of a turn together take at most a quarter of the context, in equal shares. Calls
+        end in any order, and the share of one must not depend on it.
         """
         session = self._session
         most, size = session.limits.observation_chars, session.header.context
@@ -216,7 +216,7 @@ class Outputs:
         return min(most, max(share, MIN_OBSERVATION_CHARS))
 
     def keep_thoughts(self, thoughts: Iterable[str]) -> str | None:
-        """Keep the model's thoughts, if all is kept; return the artifact's id.
+        """Store the model's thoughts, if all is stored; return the artifact's id.
 
         None if there is none.
         """
@@ -232,7 +232,8 @@ class Outputs:
     def clean(self, text: str) -> str:
         """Return the text without what the policy removes."""
         policy = self._session.policy
-        # The policy changes when a session is resumed; its patterns are compiled once for each.
+        # The policy changes when a session is resumed; its patterns are compiled once for each
+        # policy.
         if self._cleaner is None or self._cleaner[0] is not policy:
             folders: tuple[str, ...] = ()
             if policy.redacts_paths:
@@ -243,11 +244,11 @@ class Outputs:
         return self._cleaner[1](text)
 
     def _preface(self, call: CallRecord) -> str:
-        """Return the notice before an output, without what the policy takes out."""
+        """Return the notice before an output, without what the policy removes."""
         return self.clean(make_preface(self._session, call))
 
     def _keep(self, *calls: str) -> StorageError | None:
-        """Keep the outputs of these calls, those that are kept already left alone."""
+        """Store the outputs of these calls, unless they are stored already."""
         if self._store is None:
             return None
         for call in calls:
@@ -280,8 +281,8 @@ class Outputs:
                 place = {"name": READER, "id": artifact, "offset": offset}
                 return words.text("turns.cut", omitted=omitted, **place)
 
-            # With the largest numbers, so that the notice fits whatever is cut; half is left for
-            # text.
+            # With the largest numbers, so that the notice fits after any cut; half of the limit is
+            # for text.
             if 2 * len(readable(size, size)) <= limit:
                 return readable
         return lambda omitted, _: words.text("turns.cut", omitted=omitted)
@@ -295,9 +296,9 @@ class Outputs:
 
 
 def cleaner(policy: Policy, folders: tuple[str, ...] = ()) -> Callable[[str], str]:
-    """Return the function that takes out of a text what the policy says.
+    """Return the function that removes from a text what the policy says.
 
-    Of a path below one of the ``folders`` the rest is left.
+    Of a path below one of the ``folders`` the rest stays.
     """
     if not (policy.redacts or policy.redacts_paths):
         return str
@@ -317,11 +318,11 @@ def _limit_sources(
 ) -> tuple[RenderedSources, str]:
     """Return as much of the sources as there is room for.
 
-    With the notice, if there is room for it.
+    With it comes the notice of a cut, if there is room for that.
     """
     whole = render_sources(sources, first)
     longest = notice(len(whole.text), len(whole.text)).rstrip("\n")
-    # A notice that takes more than a third of the room says less than the text in its place.
+    # A notice that takes more than a third of the room says less than text in its place.
     if len(whole.text) <= room or 3 * len(longest) > room:
         laid = render_sources(sources, first, room)
         return laid, laid.text

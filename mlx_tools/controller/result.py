@@ -1,6 +1,6 @@
-"""The answer of a turn whose answer is the call of one more tool.
+"""The answer of a turn with an output schema: it is the call of one more tool.
 
-`settle_result` makes the answer of the call; `ResultText` gives its text while it is written.
+`settle_result` makes the answer of the call; `ResultText` streams its text while it is written.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def settle_result(
 ) -> Reading:
     """Return how a turn is read whose answer is a call of ``result``.
 
-    That never stands as a call in it.
+    That call never shows as a call. Like an answer it counts if it comes first, and later text is
+    dropped. After calls of ``other_tools`` it was written without their results, and is itself
+    dropped. A final answer, or bare text, counts if it is JSON that fits.
 
-    Like an answer it counts where it comes first, and what follows is dropped; behind calls of
-    ``other_tools`` it was written without what these give, and is dropped itself. A final answer,
-    or bare text, counts where it is JSON that fits. ``read_again`` reads the text by other rules,
-    given as keywords. ``wanted_message`` is the error of any other text; where ``early_message`` is
-    not empty a call of another tool must come first, and it is the error of an answer.
+    ``read_again`` reads the text by other rules, given as keywords. ``wanted_message`` is the error
+    of any other text. If ``early_message`` is not empty, a call of another tool must come first,
+    and it is the error of an answer before that.
     """
     calls = [message for message in reading.messages if isinstance(message, ToolCall)]
     places = (n for n, call in enumerate(calls) if result.is_called(call.name, other_tools))
@@ -52,14 +52,14 @@ def settle_result(
 def _read_text_answer(
     result: ResultTool, reading: Reading, read_again: Callable[..., Reading], wanted_message: str
 ) -> Reading:
-    """Return the answer of a turn without a call, or why it is none."""
+    """Return the answer of a turn without a call, or why there is none."""
     others = [read_again(tool_choice="auto"), read_again(tool_choice="auto", prefix="")]
-    for free in others:  # some servers pay no heed to the prefix
+    for free in others:  # some servers ignore the prefix
         for answer in free.messages if not free.truncated else ():
             text = answer.content if isinstance(answer, FinalAnswer) else ""
             if (arguments := result.parse_arguments(text)) is not None:
                 return _answered(result, free, arguments, answer.repairs)
-    if others[1].bare_text:  # which any text is
+    if others[1].bare_text:  # any text is one
         others = others[:1]
     if any(free.messages and not free.truncated for free in others):
         return _refuse(reading, ErrorInfo("invalid_json", wanted_message))
@@ -83,26 +83,26 @@ def _refuse(reading: Reading, error: ErrorInfo) -> Reading:
 
 @dataclass(slots=True)
 class ResultText:
-    """The text of an answer, told while its call is written.
+    """The text of an answer, streamed while its call is written.
 
-    `feed` takes the next text of the arguments, as the model writes it, and gives the next of the
-    answer's: compact. All of it joins to what `ResultTool.make_answer` makes of arguments that need
-    no coercion.
+    `feed` takes the next text of the arguments, as the model writes it, and returns the next text
+    of the answer, in compact form. All of it joined is the text that `ResultTool.make_answer` makes
+    of arguments that need no coercion.
     """
 
     is_wrapped: bool
     _text: str = ""
     _pieces: list[str] = field(default_factory=list)
-    _last: str = ""  # the last text that was told
+    _last: str = ""  # the last text that was returned
     _closers: list[str] = field(default_factory=list)
-    _told_chars: int = -1  # how much of the open string was told, -1 before its quote
+    _told_chars: int = -1  # the part of the open string that was returned, -1 before its quote
     _scanner: ObjectScanner = field(init=False)
 
     def __post_init__(self) -> None:
         self._scanner = ObjectScanner(parts=self)
 
     def feed(self, text: str) -> str:
-        """Take in more of the arguments; return more of the answer."""
+        """Take more of the arguments; return more of the answer."""
         self._text += text
         if self._scanner.status == INCOMPLETE:
             self._scanner.advance(self._text)

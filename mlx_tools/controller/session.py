@@ -1,9 +1,9 @@
-"""The session decides, the driver does.
+"""The session decides, the driver acts.
 
-A `Session` folds the records of a transcript and says what step is next: complete this prompt, run
-these calls, ask a person about those, nothing more. It performs no I/O and reads no clock, so every
-path, crash and limit can be tested without a model. Folding the same records again gives the same
-session: that is all there is to resuming.
+A `Session` folds the records of a transcript and returns the next step: complete this prompt, run
+these calls, ask a person about those calls, or nothing more. It does no I/O and reads no clock, so
+every path, crash and limit can be tested without a model. Folding the same records again gives the
+same session; that is how a session is resumed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _DAMAGE: Final = (
     *(MlxToolsError, ArithmeticError, AttributeError, LookupError),
     *(RecursionError, TypeError, ValueError),
 )
-"""Exceptions of the fold of a record whose values are nonsense."""
+"""Exceptions that a fold raises on a record with nonsensical values."""
 
 _IN_TURN: Final = (State.READING, State.CALLING, State.PAUSED)
 _BEGINS_CALLING: Final = ("execution_started", "paused")
@@ -76,7 +76,7 @@ _BEGINS_CALLING: Final = ("execution_started", "paused")
 class Thought(Struct, frozen=True):
     """A thinking model's thought before the prefix: within ``budget`` tokens.
 
-    ``opening`` goes on from the prompt, the model's thought follows, ``closing`` ends it.
+    ``opening`` follows the prompt, then comes the model's thought, then ``closing``.
     """
 
     opening: str
@@ -86,10 +86,10 @@ class Thought(Struct, frozen=True):
 
 
 class Complete(Struct, frozen=True):
-    """Ask the model to go on from ``prompt`` (which ends in ``rules.prefix``).
+    """Ask the model to continue ``prompt``, which ends in ``rules.prefix``.
 
-    ``strategy`` says how. ``tools`` are those that the model was told of. ``messages`` say the same
-    as the prompt, where the turn begins by way of the server's own chat interface.
+    ``strategy`` says how. ``tools`` are those that the model knows. ``messages`` have the same
+    content as the prompt, for a turn that begins with the server's own chat interface.
     """
 
     turn: int
@@ -103,7 +103,7 @@ class Complete(Struct, frozen=True):
 
 
 class Write(Struct, frozen=True):
-    """Append these records: they follow from what is there."""
+    """Append these records: they follow from the records so far."""
 
     records: tuple[Record, ...]
 
@@ -121,9 +121,9 @@ class Ask(Struct, frozen=True):
 
 
 class Idle(Struct, frozen=True):
-    """Do nothing: a question, an approval or nothing at all comes next.
+    """Do nothing: the next record is a question or an approval, or there is none.
 
-    ``state`` is the session's.
+    ``state`` is the state of the session.
     """
 
     state: str
@@ -145,7 +145,7 @@ def reread_completion(record: CompletionRecord, rules: ReadingRules) -> Reading:
 
 
 class CompletionText(Protocol):
-    """A completion as far as reading needs it: a record, or one to become one."""
+    """The parts of a completion that reading needs, with a record or without one."""
 
     @property
     def prefix(self) -> str: ...
@@ -190,18 +190,18 @@ class Session(SessionState):
     # --- the fold ---
 
     def apply(self, record: Record) -> None:
-        """Fold one record. Raises `TranscriptError` where it may not come now."""
+        """Fold one record. Raises `TranscriptError` if it may not come now."""
         self.check(record)
         self.fold(record)
 
     def check(self, record: Record) -> None:
-        """Raise `TranscriptError` where this record may not come now; change nothing.
+        """Raise `TranscriptError` if this record may not come now; change nothing.
 
-        Beside the table: a record must speak of a call that is open, start none that may not and
-        answer no question that nobody asks, a question must say something, and what was shown have
-        its digest.
+        Beside the table of transitions: a record must be about an open call. It must not start a
+        call that may not start, or answer a question that nobody asks. A question must have a text,
+        and each request that was shown its digest.
         """
-        # The table comes first: it alone says what can follow, and the rest only narrows it.
+        # The table comes first: it says what can follow, and the other checks only narrow that.
         if record.type not in TRANSITIONS[self.state] and not self._begins_calling(record):
             raise TranscriptError(f"a {record.type} record may not follow while {self.state.value}")
         if isinstance(record, CALL_RECORDS):
@@ -225,7 +225,8 @@ class Session(SessionState):
             raise TranscriptError(f"a {record.type} record may not follow a question")
         elif isinstance(record, ExtendedRecord) and not self.at_step_limit:
             raise TranscriptError("the question has not used its steps")
-        # Both are read side by side later: a missing digest would bind an approval to another call.
+        # Both lists are read in parallel later: a missing digest would bind an approval to another
+        # call.
         elif isinstance(record, PauseRecord) and len(record.calls) != len(record.digests):
             raise TranscriptError("a paused record has not one digest for each of its calls")
         elif isinstance(record, CompactedRecord):
@@ -234,9 +235,9 @@ class Session(SessionState):
                 raise TranscriptError(f"a {record.type} record takes away what is no whole turn")
 
     def _begins_calling(self, record: Record) -> bool:
-        """Return whether the record says that the decisions of a turn are all there.
+        """Return whether the record shows that the decisions of a turn are complete.
 
-        Today there might be more of them: a tool or the policy was another one then.
+        Today there might be more of them: tools or the policy were different then.
         """
         at_end = self.state is State.READING and record.type in _BEGINS_CALLING
         return at_end and bool(self.current.open_calls)
@@ -256,7 +257,8 @@ class Session(SessionState):
             self.current.drop_unwritten()
         match record:
             case GoldenRecord() | MendRecord():
-                return  # what the session is kept for; how the completion came about that follows
+                # what a session is for; how the completion came about is in the earlier records
+                return
             case CarriedRecord():
                 self._carry(record)
                 return
@@ -288,7 +290,7 @@ class Session(SessionState):
         self.prompt.add(record)
 
     def _carry(self, message: CarriedRecord) -> None:
-        """Take in what was said before: what it shows is known, and nothing of it counts."""
+        """Fold what was said before: its content is known, and nothing of it counts."""
         record = message.record
         match record:
             case UserRecord():
@@ -296,11 +298,12 @@ class Session(SessionState):
                 self._hear(record)
             case CallRecord():
                 # Keys are never used twice: an approval of ``c3`` must not fit another call.
-                self.calls_made += 1  # their keys go on behind these
+                self.calls_made += 1  # new keys continue these
             case ObservationRecord():
                 self._note_observation(record, RunHistory())
             case CompactedRecord():
-                # What left was read there: of it only these words can hold a call to be echoed.
+                # The removed records were folded before: only these new words can hold a call to be
+                # echoed.
                 self.calls_seen_in_outputs |= find_call_keys(record.content)
                 self.known_tools.compact(record, ())
                 self.summary_artifacts = record.artifacts
@@ -310,7 +313,7 @@ class Session(SessionState):
         self.prompt.add(record)
 
     def _hear(self, record: UserRecord) -> None:
-        """Take in the words of a question; what was piped in may hold a call to be echoed."""
+        """Note the words of a question; a call in text that was piped in may be echoed."""
         if record.untyped_suffix_chars:
             self.calls_seen_in_outputs |= find_call_keys(
                 record.content[-record.untyped_suffix_chars :]
@@ -320,13 +323,14 @@ class Session(SessionState):
     def _ask(self, record: UserRecord) -> None:
         self.tool_choice = record.tool_choice or self.header.tool_choice
         self.known_tools.ask(record, self.tool_choice)
-        # Limits are those of one question; what earlier ones took does not count.
+        # Limits are those of one question; earlier questions do not count.
         self.iterations = 0
         self.max_iterations = self.limits.max_iterations
         self.format_errors = 0
         self.repetitions = 0
         self.told_to_finish = False
-        self.corrected_call_like = False  # the model was just told that its text looks like a call
+        # True if the model was just told that its text looks like a call
+        self.corrected_call_like = False
         self._hear(record)
         self.question = record.content
         self.retries = record.retries
@@ -342,16 +346,15 @@ class Session(SessionState):
             reading = self.settle_reading(
                 reread_completion(record, self._rules(record.prefix)), record
             )
-        # Before the turn is read: what a record leaves out of its prompt is relative to this one.
+        # Before the turn is read: a record holds only the part of its prompt that follows this one.
         self.sent_prompt.take(record)
         self.completed, self.turn = record, record.turn
         self.history.last_completed_at = record.recorded_at
-        # Stays true until something was summed up: a shorter prompt does not take it back.
+        # Stays true until something is summed up: a shorter prompt does not reset it.
         if record.context is not None:
             self.filling = self.filling or fills(self.header.context, record.context)
         self.iterations += 1
-        # What followed once is recorded. Deciding again could differ under today's tools and
-        # policy.
+        # What followed is recorded. Deciding again could differ under today's tools and policy.
         self.current = Turn(()) if is_past else follow(reading, record, self)
         self.corrected_call_like = reading.call_like
         self.state = State.READING
@@ -359,7 +362,7 @@ class Session(SessionState):
     def _follow(self, record: Record) -> None:
         """Fold a record of a turn.
 
-        The session goes on once the records of its completion are all there, and all calls are
+        The session goes on once all records of its completion are there, and all calls are
         answered.
         """
         turn, times = self.current, 0
@@ -369,13 +372,13 @@ class Session(SessionState):
                     self.told_to_finish = True
                     return
                 self.format_errors += 1
-                # Counted apart from format errors: one warning is enough for a model that loops.
+                # Counted apart from format errors: one warning is enough for a model in a loop.
                 self.repetitions += record.error.code == "repetition"
                 if self.state is not State.READING:
                     return
             case ExecutionRecord():
                 if record.mutates:
-                    # From its start on, not from a crash: nobody may be left to note that the end
+                    # From its start on, not from a crash: nobody may be left to record that the end
                     # is unknown.
                     self.history.unknown_ends.begin(turn.call(record.call))
                 # A consent holds once its call has started: an approval that was never used is no
@@ -384,7 +387,8 @@ class Session(SessionState):
                 if yes is not None and yes.scope == "session" and self.believes(yes):
                     self.history.add_consent(turn.call(record.call).name, yes)
             case CallRecord():
-                # A call that was read shows that the model knows the form: errors in a row count.
+                # A call that was read shows that the model knows the form: only errors in a row
+                # count.
                 self.format_errors = 0
                 self.calls_made += 1
                 spec = self.specs.get(record.name)
@@ -404,13 +408,13 @@ class Session(SessionState):
             self.state = State.CALLING if turn.open_calls else State.COMPLETING
 
     def _observe(self, record: ObservationRecord) -> None:
-        if record.nested:  # the last word is left, whatever runs within the call took
+        if record.nested:  # one completion is left, whatever nested runs have used
             self.iterations = min(self.iterations + record.nested, self.max_iterations)
         state = self.current.calls[record.call]
         self.history.unknown_ends.end(state.record, record, was_started=state.was_started)
         self.run_history.end(state.record, record.error)
-        # Its turn had made all calls that it may, and nothing decided about it. It was never looked
-        # at, so making it again in the next turn is no repetition.
+        # Its turn had more calls than it may have, and nothing decided about this one. It was never
+        # considered, so making it again in the next turn is no repetition.
         is_over = record.error is not None and record.error.code == "rate_limited"
         if is_over and state.decision is None:  # a policy's rate limit ends a call by a decision
             self.run_history.forget(state.record)
@@ -418,11 +422,11 @@ class Session(SessionState):
         self.run_history.acted |= ran and (not search or record.name == self.tool_choice)
 
     def _note_observation(self, record: ObservationRecord, run: RunHistory) -> tuple[bool, bool]:
-        """Take in an observation; return whether it is a search's, and its call ran."""
+        """Note an observation; return whether it is of a search, and whether its call ran."""
         search = self.known_tools.observe(record)
         ran = self.history.observe(record, self.specs.get(record.name), run)
-        # A tool's error is an observation too, and its words may be somebody else's. What a
-        # search finds are lines of the catalog, from which the model is to call.
+        # A tool's error is an observation too, and its text may come from anybody. The results of a
+        # search are lines of the catalog, from which the model is supposed to call.
         text = record.shown_text
         if text and not search:
             self.calls_seen_in_outputs |= find_call_keys(text)
@@ -438,11 +442,11 @@ class Session(SessionState):
             return Write(self.current.unwritten)
         if self.state is State.CALLING:
             states = self.current.open_calls.values()
-            # Denials first: the model is to learn of all ends of its turn together.
+            # Denials first: the model learns of all ends of its turn together.
             refused = [s for s in states if s.approval is not None and not s.approval.approved]
             if refused:
                 return Write(tuple(map(self._denial, refused)))
-            # What may run does not wait for a person's answer about the others.
+            # A call that may run does not wait for a person's answer about others.
             if runnable := [state.record for state in states if state.may_run]:
                 return Execute(tuple(runnable))
             return Ask(self.current.calls_needing_decision())
@@ -458,7 +462,7 @@ class Session(SessionState):
 
     @property
     def at_step_limit(self) -> bool:
-        """True if the question has used its completions; not once told to finish."""
+        """True if the question has used its completions; False once told to finish."""
         used = self.state is State.COMPLETING and self.iterations >= self.max_iterations
         return (
             used
@@ -468,7 +472,7 @@ class Session(SessionState):
 
     def _completion_step(self) -> Step:
         limits = self.limits
-        if self.repetitions > 1:  # it was told once, and does it again
+        if self.repetitions > 1:  # it was warned once, and does it again
             return Write((StoppedRecord(reason="repetition"),))
         if self.format_errors >= limits.max_format_errors:
             return Write((StoppedRecord(reason="format_errors"),))
@@ -478,19 +482,21 @@ class Session(SessionState):
                 text = self._result_text("finish")
             notice = CorrectionRecord(turn=self.turn, error=ErrorInfo("iteration_limit", text))
             return Write((notice,))
-        # It was told to finish, and has used the one completion that is left for that.
+        # It was told to finish, and has used the one completion for that.
         if self.iterations > self.max_iterations:
             return Write((StoppedRecord(reason="iteration_limit"),))
         style, choice, tools = self.header.style, self.choice, self.offered_tools
         native, strategy = self._uses_native_chat(choice), self.header.strategy
         messages, prefix, thought = None, "", None
         if native:
-            # What it writes is mended as what was prompted is, where the server completes text.
+            # Text from a chat interface is mended like any other, if the server also completes
+            # text.
             strategy = "auto" if self.header.route.get("completes", True) else "free"
             messages = native_messages(
                 self.prompt, self.header, self.words, self.neutraliser, self.result_name
             )
-        # Even a free choice begins with the opening of a message: the rest is then held to it.
+        # Even a free choice begins with the opening of a message: so the rest is held to the
+        # schema.
         elif strategy == "guided" and choice == "auto":
             prefix = opening(style) if tools else forcing_prefix(style, "none")
         else:
@@ -509,10 +515,10 @@ class Session(SessionState):
         )
 
     def _uses_native_chat(self, choice: str) -> bool:
-        """Return whether the model's server is asked by its own chat interface.
+        """Return whether the model is asked by its server's own chat interface.
 
-        It is not where that has just failed, or would pay no heed to what must be called, if the
-        model can be prompted instead.
+        A model that can be prompted instead is prompted in two cases: the interface has just
+        failed, or it would ignore which tool must be called.
         """
         route = self.header.route
         if route.get("path") != "native":
@@ -524,9 +530,9 @@ class Session(SessionState):
         return self.words.text(f"result.{key}", name=self.result_name)
 
     def settle_reading(self, reading: Reading, completion: CompletionText) -> Reading:
-        """Return how a completion is read where its answer is a call.
+        """Return how a completion is read if its answer is a call.
 
-        The rules alone read it as ``reading`` (`mlx_tools.controller.result.settle_result`).
+        By the rules alone it is read as ``reading`` (`mlx_tools.controller.result.settle_result`).
         """
         if self.result is None:
             return reading
@@ -553,7 +559,7 @@ class Session(SessionState):
         native = self._uses_native_chat(choice)
         is_one = choice in self.specs or choice == self.result_name
         thinking = self.prompt.thought_open and self._thought(prefix) is None
-        # One more than may run is read, so that the model is told about it.
+        # One call more than may run is read, so that the model is told about it.
         most = self.limits.max_calls_per_turn
         most = 1 if is_one or most == 1 else most + 1
         return ReadingRules(
@@ -586,7 +592,7 @@ class Session(SessionState):
         if markers is None or reasoning == "off" or not (forced or isinstance(reasoning, int)):
             return None
         opening = "" if self.prompt.thought_open else f"{markers[0]}\n"
-        # A thought before a forced beginning needs an end, else the prefix would stand inside it.
+        # A thought before a forced beginning needs an end, or the prefix would be within it.
         budget = reasoning if isinstance(reasoning, int) else self.limits.completion_tokens
         return Thought(opening, f"\n{markers[1]}\n\n{prefix}", markers[1], budget)
 

@@ -1,7 +1,7 @@
 """The state of a session, and the calls of its current turn.
 
-Pure. `mlx_tools.controller.session` folds records into it and decides from it what step is next;
-`mlx_tools.controller.turn` reads it to say what follows from a completion.
+Pure. `mlx_tools.controller.session` folds records into it and decides the next step by it.
+`mlx_tools.controller.turn` reads it to work out what follows from a completion.
 """
 
 from __future__ import annotations
@@ -54,50 +54,49 @@ CALL_RECORDS: Final = (
 
 
 class CallState(Struct):
-    """The state of one call.
-
-    ``decision`` is the last one, ``approval`` what a person said, where that still holds,
-    ``summary`` what the model wrote of its output. ``nested`` has the sessions of the runs within
-    it, by number. ``was_started``: it began to run, be it that nobody knows how it ended;
-    ``in_doubt``: just that, and it can change things. ``may_run``: a person let it, or policy did
-    and it is not in doubt. ``repeats``: the same call was made before in this run, and nothing has
-    changed since.
-    """
+    """The state of one call."""
 
     record: CallRecord
     decision: DecisionRecord | None = None
+    """The last decision."""
     approval: ApprovalRecord | None = None
+    """A person's answer, while it holds."""
     summary: SummaryRecord | None = None
+    """The model's summary of its output."""
     nested: dict[int, str] = field(default_factory=dict)
+    """The sessions of its nested runs, by number."""
     edited: bool = False
     was_started: bool = False
+    """True once it began to run, also if nobody knows how it ended."""
     in_doubt: bool = False
+    """True if it was started, can change things, and nobody knows how it ended."""
     may_run: bool = False
+    """True if a person allowed it, or policy did and it is not in doubt."""
     repeats: bool = False
+    """True if the same call was made before in this run, and nothing has changed since."""
 
 
 class Turn(Struct):
-    """The records that one completion brings, and how far its calls have come.
-
-    ``noted`` is how many of the records are written. ``calls`` has all calls by key, ``open_calls``
-    those that have no observation yet.
-    """
+    """The records that follow from one completion, and the states of its calls."""
 
     records: Sequence[Record] = ()
     noted: int = 0
+    """The number of the records that are written."""
     calls: dict[str, CallState] = field(default_factory=dict)
+    """All calls, by key."""
     open_calls: dict[str, CallState] = field(default_factory=dict)
+    """The calls without an observation, by key."""
 
     @property
     def unwritten(self) -> tuple[Record, ...]:
         """The records that follow from the completion and are not written yet.
 
-        None does about a call that has ended: tools were others when it did.
+        There is none about a call that has ended: the tools may have changed since.
         """
         if self.noted >= len(self.records):
             return ()
         rest = self.records[self.noted :]
-        # Their ends are recorded: what today's policy says of them must not be written beside that.
+        # Their ends are recorded. The decision of today's policy must not be written beside that.
         if ended := self.calls.keys() - self.open_calls.keys():
             about = (DecisionRecord, ObservationRecord)
             rest = [r for r in rest if not (isinstance(r, about) and r.call in ended)]
@@ -109,11 +108,11 @@ class Turn(Struct):
         return replace(self, calls=calls, open_calls={key: calls[key] for key in self.open_calls})
 
     def drop_unwritten(self) -> None:
-        """Take it that nothing more follows from the completion than what was noted."""
+        """Drop the records that follow from the completion and were not written."""
         self.records = self.records[: self.noted]
 
     def note(self, record: Record) -> None:
-        """Take in a record that came after the completion."""
+        """Note a record that came after the completion."""
         if self.noted < len(self.records):
             self.noted += 1
         if isinstance(record, CallRecord):
@@ -121,14 +120,14 @@ class Turn(Struct):
         if not isinstance(record, CALL_RECORDS):
             return
         state = self.calls[record.call]
-        # Before the match: each of the cases below may ask for it.
+        # Before the match: each of the cases below may need it.
         state.in_doubt = in_doubt_after(record, state.in_doubt)
         match record:
             case DecisionRecord():
-                # A new decision takes an old approval away: it was given under another rule.
+                # A new decision removes an old approval, which was given under another rule.
                 state.decision, state.approval = record, None
             case EditRecord():
-                # Whatever it was before: only the approval that comes next lets it run.
+                # Whatever the call was before: only the next approval lets it run.
                 state.record = replace(
                     state.record, arguments=record.arguments, runs="with_approval", echoed=False
                 )
@@ -160,15 +159,14 @@ class Turn(Struct):
         return state is not None and not state.may_run and state.approval is None
 
     def calls_needing_decision(self) -> tuple[CallRecord, ...]:
-        """Open calls that a person must decide about."""
+        """Return the open calls that a person must decide about."""
         return tuple(s.record for key, s in self.open_calls.items() if self.is_pending(key))
 
 
 class SessionInputs(Struct, frozen=True, kw_only=True):
-    """The inputs of a session besides its records: none changes while it is open.
+    """The inputs of a session besides its records, which are fixed while it is open.
 
-    What the tools were when a record was written may differ from what they are now: what is
-    recorded holds.
+    The tools may differ from those of the time when a record was written; then the record counts.
     """
 
     specs: Mapping[str, ToolSpec]
@@ -190,10 +188,10 @@ class SessionInputs(Struct, frozen=True, kw_only=True):
 class SentPrompt:
     """The prompt of the last completion, empty while it is unknown.
 
-    A record has only what is new of it.
+    A record has only the new part of its prompt.
 
-    The text is put together when it is asked for: each completion of a long transcript would
-    else copy all of it.
+    The text is joined when it is needed: otherwise each completion of a long transcript would copy
+    all of it.
     """
 
     def __init__(self) -> None:
@@ -211,9 +209,9 @@ class SentPrompt:
         return other
 
     def take(self, record: CompletionRecord) -> None:
-        """Take in a completion, whose prompt begins as the one before; it may be unknown."""
+        """Add a completion's prompt, which begins as the one before it; it may be unknown."""
         shared = 0 if record.prompt is None else record.shared_prefix_chars
-        # Cut from the end: prompts share a beginning, and mostly all but the last part.
+        # Cut from the end: prompts share a beginning, mostly all but the last part.
         while self._parts and self._chars > shared:
             last = self._parts.pop()
             self._chars -= len(last)
@@ -224,16 +222,16 @@ class SentPrompt:
         self._chars += len(record.prompt or "")
 
 
-# The headers that a gateway makes share these parts, which are checked when they are read.
+# The headers that a gateway makes share these parts, so they are parsed once.
 _read_policy: Final = cache_by_identity(Policy.from_json)
 _read_limits: Final = cache_by_identity(Limits.from_json)
 _read_format: Final = cache_by_identity(ChatFormat.from_json)
 
 
 class SessionState:
-    """The state that the records of a session come to.
+    """The state that the records of a session lead to.
 
-    Made from a header; `Session` folds the records that follow into it.
+    It is made from a header; `Session` folds the later records into it.
     """
 
     def __init__(self, header: Header, inputs: SessionInputs) -> None:
@@ -270,8 +268,8 @@ class SessionState:
         permitted = {n: s for n, s in self.specs.items() if can_be_allowed(self.policy, s)}
         self.known_tools = KnownTools(header, permitted, Finder)
         self.result: ResultTool | None = None
-        """The tool whose call is the answer, where that has to fit a schema. The model knows it as
-        it knows the others; nobody else does."""
+        """The tool whose call is the answer, if the answer has to fit a schema. The model knows it
+        like the other tools; nothing else does."""
         if header.output_schema is not None:
             names = {str(tool.get("name")) for tool in header.tools}
             self.result = result_tool(header.output_schema, names, self.words)
@@ -284,18 +282,18 @@ class SessionState:
         self.turn = 0
         self.calls_made = 0
         self.calls_seen_in_outputs: set[str] = set()
-        """Calls that stand in outputs: the model might echo them."""
+        """Calls in outputs, which the model might echo."""
         self.summary_artifacts: tuple[str, ...] = ()
-        """The artifacts of what was summed up last."""
+        """The artifacts of the texts that were summed up last."""
         self.pause: PauseRecord | None = None
         self.sent_prompt = SentPrompt()
         self.completed: CompletionRecord | None = None
         self.filling = False
-        """Four fifths of the context were used, and nothing has been summed up since."""
+        """True if four fifths of the context were used, and nothing was summed up since."""
         self.current = Turn(())
         # --- the question under way ---
         self.question, self.retries = "", 0
-        """Its text, and the number of times that it was asked before."""
+        """The text of the question, and how often it was asked before."""
         self.tool_choice = header.tool_choice
         self.run_history = RunHistory()
         """The part of the history since the last question."""
@@ -305,12 +303,12 @@ class SessionState:
         self.repetitions = 0
         self.told_to_finish = False
         self.corrected_call_like = False
-        """The model was just told that its text looks like a call."""
+        """True if the model was just told that its text looks like a call."""
 
     def copy(self) -> Self:
         """Return a copy that can go on while this session stays as it is."""
         other = copy(self)
-        # All that folding changes in place is copied; records and settings are shared.
+        # All parts that folding changes in place are copied; records and settings are shared.
         other.prompt, other.known_tools = self.prompt.copy(), self.known_tools.copy()
         other.history, other.run_history = self.history.copy(), self.run_history.copy()
         other.calls_seen_in_outputs = {*self.calls_seen_in_outputs}
@@ -328,7 +326,7 @@ class SessionState:
         choice = self.tool_choice
         if self.told_to_finish:
             choice = "none"
-        # A forced choice would never let the model answer: it holds for one call.
+        # A forced choice would never let the model answer, so it holds for one call.
         elif choice not in ("auto", "none") and self.run_history.acted:
             choice = "auto"
         if self.result is None or choice not in ("auto", "none"):
@@ -338,7 +336,7 @@ class SessionState:
 
     @property
     def offered_tools(self) -> Mapping[str, ToolSpec]:
-        """The tools that the model may call now, the one whose call is the answer last."""
+        """The tools that the model may call now, with the tool of the answer last."""
         if self.result is None or self.must_act:
             return self.known_tools.tools
         return {**self.known_tools.tools, self.result.spec.name: self.result.spec}
@@ -357,7 +355,7 @@ class SessionState:
     def is_doubtful(self, call: CallRecord) -> bool:
         """Return whether a call, or the same call before it, is in doubt.
 
-        No standing consent covers it then.
+        If so, no consent for the session covers it.
         """
         own = self.current.calls.get(call.call)
         return (own is not None and own.in_doubt) or self.history.unknown_ends.holds(

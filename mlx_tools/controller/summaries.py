@@ -1,8 +1,7 @@
 """Summaries that the model writes: of a long output, of a conversation.
 
-They are asked for in prompts of their own. The text goes into a question, its control tokens
-broken, and nothing that comes back is read as a message. It is shown beside words that say whose
-it is.
+Each is asked for in a prompt of its own. The text is part of a question, with its control tokens
+broken, and the reply is never read as a message. It is shown with words that say who wrote it.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ from mlx_tools.prompt import Prompt, stems
 from mlx_tools.transcript import CallRecord, SummaryRecord, UserRecord
 
 MAX_PARTS: Final = 8
-"""The most parts of an output that are read: each is a completion of some seconds on a laptop,
-so that a summary costs less than a minute."""
+"""The most parts of an output that are read. Each is a completion of some seconds on a laptop, so a
+summary takes less than a minute."""
 MAX_PART_CHARS: Final = 6_000
 """Characters of a part: some 1,500 tokens, which every model can read beside the question."""
 MIN_SUMMARY_CHARS: Final = 120
-"""Characters of one short sentence: with less room than that a part is not asked about."""
+"""Characters of one short sentence: with less room a part is not summarised."""
 MAX_SUMMED_CHARS: Final = 1_600
 """Characters of the summary of a conversation: some 400 tokens, a tenth of a context of 4,096."""
 _MIN_CHARS: Final = 200
 """Characters of a part below which nothing is asked: its summary would be as long as the part."""
 MAX_SUMMARY_CHARS: Final = 400
-"""Tokens of one or two sentences; a small model that is left more room fills it."""
+"""Tokens of one or two sentences; a small model fills more room if it gets more."""
 _MARKER_CHARS: Final = 40
 """Characters around the summary of a part: they say where it begins."""
 _NOTICE_CHARS: Final = 300
-"""Characters around all of them: how the middle was left out, and who wrote this."""
+"""Characters around all of them, which say that the middle was left out, and who wrote this."""
 _CHARS_PER_TOKEN: Final = 4
-"""Characters of English text that a token has on average, by which room becomes a token limit."""
+"""Characters of a token of English text on average, to turn room into a token limit."""
 _MIN_TOKENS: Final = 16
 """Tokens that a summary is given at least: fewer do not hold a sentence."""
 _MAX_SUMMARY_SHARE: Final = 3 / 8
@@ -105,7 +104,7 @@ class Summariser:
                 usages.append(Usage())
                 try:
                     summary, usages[-1] = await self._ask_summary(prompt, room)
-                # What was summarised until now is kept: the call itself has succeeded.
+                # The summaries so far are kept: the call itself has succeeded.
                 except BackendError as error:
                     problem = error.message
                     break
@@ -146,7 +145,7 @@ class Summariser:
             ]
             if all(self._fits(prompt, _tokens(room)) for prompt in prompts):
                 break
-            # Parts are halved until prompt and summary fit: how many characters a token has is
+            # Parts are halved until prompt and summary fit, because the characters of a token are
             # unknown.
             chars //= 2
         else:
@@ -164,7 +163,7 @@ class Summariser:
             async for chunk in chunks:
                 text += chunk.text
                 usage = chunk.usage or usage
-                # Small models go on after a summary with another one: it ends with its first
+                # Small models go on after a summary with another one, so it ends with its first
                 # paragraph.
                 if len(text) > most or is_complete(text):
                     break
@@ -176,7 +175,7 @@ class Summariser:
         words = session.words
         prompt = Prompt(
             chat_format=session.chat_format,
-            style="jsonl",  # of which nothing is written: it is a question alone
+            style="jsonl",  # no turn of the model is in it: it is a question alone
             system=words.text("summary.system"),
             neutraliser=session.neutraliser,
             words=words,
@@ -188,15 +187,15 @@ class Summariser:
 def split_text(text: str, limit: int, question: str) -> tuple[Sequence[Part], int]:
     """Return the parts of ``text`` to be summarised, and the size of each summary.
 
-    The parts are in order; all summaries together take less than half of ``limit``. They are cut
-    out of the middle, which is left out of what is shown, at ends of lines where there are some. Of
-    too many, those are taken that share most words with the question.
+    The parts are in order, and cover the middle of the text, which is not shown. They end at ends
+    of lines if possible. If there are too many, those that share most words with the question are
+    taken. All summaries together take less than half of ``limit``.
     """
     room = limit // 2 - _NOTICE_CHARS
     most = min(MAX_PARTS, room // (MIN_SUMMARY_CHARS + _MARKER_CHARS))
     if most < 1:
         return (), 0
-    # The summaries take up to half of what is shown; head and tail share the other half as they do
+    # The summaries take up to half of what is shown. Head and tail share the other half as they do
     # without a summary (`shorten`), two thirds and one third of it.
     begin, end = limit // 3, len(text) - limit // 6
     even = (end - begin) // most + 1
@@ -224,8 +223,8 @@ def _cut(text: str, begin: int, end: int, size: int) -> list[Part]:
     while begin < end:
         stop = min(begin + size, end)
         if stop < end:
-            # At the end of a line, if there is one in the second half: a part of little text wastes
-            # a request.
+            # At the end of a line, if there is one in the second half: a very short part wastes a
+            # request.
             line = text.rfind("\n", begin + size // 2, stop)
             stop = line + 1 if line > 0 else stop
         parts.append(Part(begin, text[begin:stop]))
@@ -234,9 +233,9 @@ def _cut(text: str, begin: int, end: int, size: int) -> list[Part]:
 
 
 def is_complete(text: str) -> bool:
-    """Return whether a summary is whole: more text adds nothing.
+    """Return whether a summary is complete: more text adds nothing.
 
-    A paragraph is over, or a sentence came a second time.
+    A paragraph is complete, or a sentence came a second time.
     """
     sentences = _sentences(text)
     return "\n\n" in text.lstrip() or len({*sentences[:-1]}) < len(sentences) - 1

@@ -1,11 +1,12 @@
 """Runs the tools of a session: one call at a time, held to the access list.
 
-A tool may itself ask the model, with tools: a run within a run. A nested run has no rights but its
-caller's, shares the caller's budget of completions and what a person allowed for the rest of the
-session, may go down `MAX_DEPTH` levels, and asks whoever the outer run asks. Its transcript is a
-session of its own that names its parent; the parent's transcript names it before it begins. So a
-call that only reads can be made again after a pause or a crash: each run within it is gone on with
-where it was, and nothing in it happens twice.
+A tool may itself ask the model, with tools: that is a nested run. It has no rights but its
+caller's. It shares the caller's budget of completions, and the consents for the rest of the
+session. It may nest `MAX_DEPTH` levels, and asks the approver of the outer run.
+
+Its transcript is a session of its own that names its parent. The parent's transcript names it
+before it begins. So a call that only reads can be made again after a pause or a crash: each nested
+run continues where it was, and nothing in it happens twice.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ from mlx_tools.transcript import (
 )
 
 MAX_DEPTH: Final = 2
-"""The most runs within one another below the outermost: a tool that asks the model, which
-calls such a tool once more. What goes deeper is a model that calls itself."""
+"""The most levels of nested runs: a tool that asks the model, which calls such a tool once more.
+Anything deeper is a model that calls itself."""
 
 
 class RegistryRunner:
@@ -87,7 +88,7 @@ class RegistryRunner:
     def begin(self) -> None:
         session = self._session
         permit = session.header.session, session.policy.digest(), session.specs.values()
-        # Before any call: without the list on disk nothing may run.
+        # Before any call: nothing may run unless the list is on disk.
         self._files.access.begin(*permit)
 
     def end(self) -> None:
@@ -97,16 +98,16 @@ class RegistryRunner:
         return self._registry.get(call.name).spec
 
     def find_denial(self, call: CallRecord) -> Decision | None:
-        # Read again for each call: whoever deletes the list stops a run that is under way.
+        # Read again for each call: deleting the list stops a run that is under way.
         return self._files.access.check(self.find_spec(call))
 
     async def run(self, call: CallRecord, expected_state: str | None) -> CallEnd:
         session, tool, nested = self._session, self._registry.get(call.name), self._nested
         shown_chars: int | None = self._outputs.max_chars
         if session.header.long_observations == "summary" and not is_reader(tool.spec):
-            shown_chars = None  # the tool need not shorten what the model will summarise
+            shown_chars = None  # the tool need not shorten a text that the model will summarise
         if nested is not None:
-            # A call that is made again has its runs already: they go on where they were.
+            # A call that is made again has its runs already: they continue where they were.
             nested.begin(call.call)
         context = ToolContext(
             policy=session.policy,
@@ -117,7 +118,8 @@ class RegistryRunner:
             asks=None if nested is None else lambda *asked: nested.ask(call, *asked),
             confirms=lambda _, *asked: confirm_action(self._approver, call.call, *asked),
             shown_chars=shown_chars,
-            # An edit may rely only on what the model was shown of the file in this session.
+            # An edit may rely only on the part of the file that the model was shown in this
+            # session.
             known_file=session.history.files.get,
             session=session.header.session,
             report=partial(self.report, call) if self._listens else None,
@@ -134,7 +136,7 @@ class RegistryRunner:
 
     @property
     def _listens(self) -> bool:
-        """True if anybody is told how far a call has come."""
+        """True if somebody watches the progress of calls."""
         return self._writer.emit is not None
 
     def is_in_doubt(self, sessions: Iterable[str]) -> bool:
@@ -153,10 +155,11 @@ class RegistryRunner:
 
 
 class RunContext(Struct, frozen=True, kw_only=True):
-    """The place of a run within a call of another session: what it shares with that."""
+    """The call that a run is nested in, and the parts that it shares with it."""
 
     parent: str = ""
-    """The other session and the call, as the header names them; empty for a run of its own."""
+    """The other session and the call, as the header names them; empty for a run that is not nested.
+    """
     depth: int = 0
     """The number of runs around this one."""
     consents: Consents | None = None
@@ -168,7 +171,7 @@ class RunContext(Struct, frozen=True, kw_only=True):
 
 
 class NestedRun(Struct, frozen=True, kw_only=True):
-    """A run within a call: what it may do, whom it asks, and where it stands."""
+    """A nested run: its rights, its approver, and its place."""
 
     policy: Policy
     limits: Limits
@@ -251,15 +254,15 @@ class NestedRuns:
         self._session = writer.session
         self._outputs = outputs
         self._approver = approver
-        self._person_waits = person_waits  # stops the time of the run meanwhile
+        self._person_waits = person_waits  # stops the clock of the run meanwhile
         self._controller = controller
         self._context = context
-        # They share one budget of completions: what one run takes, the next does not have.
+        # They share one budget of completions.
         self._one_run = anyio.Lock()
         self._calls: dict[str, _CallRuns] = {}
 
     def in_doubt(self, sessions: Iterable[str]) -> bool:
-        """Return whether a call in one of these runs, or within it, is in doubt."""
+        """Return whether a call in one of these runs, or nested in them, is in doubt."""
         left = [*sessions]
         for session in left:
             records = self._controller.read_records(session)
@@ -271,12 +274,12 @@ class NestedRuns:
         return False
 
     def begin(self, call: str) -> None:
-        """Begin a call, perhaps once more: what its runs have spent stays spent."""
+        """Begin a call, perhaps again: the completions of its runs stay counted."""
         if call in self._calls:
             self._calls[call] = _CallRuns(spent=self._calls[call].spent)
 
     def end(self, call: str, result: ToolResult) -> CallEnd:
-        """Return the end of a call, with what its runs took and left open."""
+        """Return the end of a call, with the costs and the open calls of its runs."""
         unknown_ends: list[StartedCall] = []
         if self._session.history.unknown_ends.calls:
             for session in self._session.current.calls[call].nested.values():
@@ -291,9 +294,9 @@ class NestedRuns:
         )
 
     async def requests(self) -> list[ApprovalRequest]:
-        """Return the calls that wait in runs within open calls, as they would run now.
+        """Return the calls that wait in nested runs, as they would run now.
 
-        Nothing is written down. Raises `MlxToolsError` if one of the runs cannot be looked at.
+        Nothing is recorded. Raises `MlxToolsError` if one of the runs cannot be opened.
         """
         requests: list[ApprovalRequest] = []
         for call, state in self._session.current.open_calls.items():
@@ -310,17 +313,15 @@ class NestedRuns:
         return requests
 
     async def _reopen(self, session: str, name: str) -> NestedConversation:
-        """Open a run within a call, to look at it.
-
-        It is opened under the policy that it was begun with.
-        """
+        """Open a nested run to read it, under the policy that it began with."""
         header = next(
             (one for one in self._controller.read_records(session) if isinstance(one, Header)), None
         )
         if header is None:
             raise UsageError(f"the session {session} is gone")
         run = self._run(Policy.from_json(header.policy), self._approver, header.parent)
-        # A transcript names its nested sessions; one that was put in must not be run from here.
+        # A transcript names its nested sessions; a forged name must not run another session from
+        # here.
         if header.parent != f"{self._session.header.session}/{name}":
             raise UsageError(f"the session {session} is not one of this call")
         return await self._controller.nested(run).reopen(session)
@@ -333,7 +334,7 @@ class NestedRuns:
         Raises:
             ToolError: there is none; the message says why.
         """
-        question = self._outputs.clean(question)  # it may hold what the tool has read
+        question = self._outputs.clean(question)  # it may contain text that the tool has read
         if self._context.depth >= MAX_DEPTH:
             raise ToolError(f"runs may stand within one another {MAX_DEPTH} levels deep, no more")
         runs = self._calls.setdefault(call.call, _CallRuns())
@@ -343,7 +344,7 @@ class NestedRuns:
         number = runs.run_count
         runs.run_count += 1
         name = _run_name(call.call, number)
-        # One at a time: two runs of a turn would both count on the completions that are left.
+        # One at a time: two runs of a turn would both count on the remaining completions.
         async with self._one_run:
             try:
                 outcome = await self._outcome(call, number, name, context, question, tools)
@@ -377,11 +378,11 @@ class NestedRuns:
     ) -> Outcome:
         """Return the outcome of the run ``number`` of a call.
 
-        Its calls are told by ids that begin with ``name``.
+        The ids of its calls begin with ``name``.
         """
         session = self._session
         spec = session.specs.get(call.name)
-        # Pausing within it would leave a call that has begun to change things, and cannot go on.
+        # A pause within it would leave a call that has begun to change things and cannot continue.
         once = spec is None or spec.mutates(call.arguments)  # such a call is not made again
         approver = _OuterApprover(
             self._approver, self._person_waits, context, name, call.name, once
@@ -401,12 +402,12 @@ class NestedRuns:
                     raise
                 outcome = await self._resume_run(
                     run, begun, question, {}
-                )  # what was said does not hold: ask anew
+                )  # the answers do not hold any more: ask again
             if outcome is not None:
                 return outcome
         open_calls = session.current.open_calls
         taken = sum(sum(r.spent.values()) for key, r in self._calls.items() if key in open_calls)
-        # ``iterations`` counts ended calls; what open ones have spent is in none of them yet.
+        # ``iterations`` counts ended calls; the completions of open ones are not in it yet.
         left = session.limits.max_iterations - session.iterations - taken
         if left < 1:
             raise ToolError("no completions are left for a run within", code="iteration_limit")
@@ -414,9 +415,9 @@ class NestedRuns:
         conversation = await self._controller.nested(run).conversation()
         try:
             record = NestedRecord(call=call.call, run=number, session=conversation.session)
-            # Before its first question: a crash after it finds the run again by this record.
+            # Before its first question: after a crash this record is how the run is found again.
             self._writer.append(record)
-            # A tool wrote all of it: a call that stands in it is an echo, as in the tool's output.
+            # A tool wrote all of it: a call in it is an echo, as in the tool's output.
             return await conversation.run(question, untyped_suffix_chars=len(question))
         finally:
             conversation.close()
@@ -438,15 +439,15 @@ class NestedRuns:
     def _policy(self, tools: Sequence[str] | None) -> Policy:
         """Return the session's own policy, narrowed to ``tools``.
 
-        It is narrowed to this machine, too, if what the session has read, and may be in the
-        question, must not leave it.
+        If private text that the session has read must not leave this machine, the policy is
+        narrowed to this machine, too: the text may be in the question.
         """
         session, policy = self._session, self._session.policy
         if tools is not None:
             policy = policy.intersect(restriction(tuple(tools)))
         after_read = any(part.network_after_read != "allow" for part in policy.parts)
         if after_read and session.history.private_read:
-            # The question may hold what a private tool has read: it must not leave by a nested
+            # The question may contain text of a private tool, which must not leave by a nested
             # call.
             policy = policy.intersect(restriction(local_only=True))
         return policy
@@ -478,8 +479,8 @@ def _run_name(call: str, number: int) -> str:
 class _OuterApprover(Struct, frozen=True):
     """An approver that asks the outer run's approver.
 
-    A call about which nobody decides waits, and the outer run with it; but if the outer call cannot
-    be made again (``must_decide``) it is refused.
+    A call about which nobody decides waits, and the outer run with it. But if the outer call cannot
+    be made again (``must_decide``) the call is refused.
     """
 
     approver: Approver
@@ -494,7 +495,7 @@ class _OuterApprover(Struct, frozen=True):
             replace(r, call=f"{self.prefix}/{r.call}", reason=f"within {self.name}: {r.reason}")
             for r in requests
         ]
-        # A person takes as long as they take: neither the tool's time limit nor the run's goes on.
+        # A person takes any time: neither the tool's time limit nor the run's clock goes on.
         with self.context.person_waits(), self.person_waits():
             answers = await ask_approver(self.approver, shown)
         nobody = ApprovalAnswer(False, "nobody was there to approve it")

@@ -54,15 +54,16 @@ def follow(reading: Reading, completion: CompletionRecord, session: SessionState
             repeated=reading.truncated and completion.repeated,
         )
         return Turn((*repairs, record))
-    # Twice the same text in spite of a correction is an answer that only looks like a call.
-    if reading.call_like and session.corrected_call_like:  # it was told, and means it
+    # The same text twice, in spite of a correction, is an answer that only looks like a call.
+    if reading.call_like and session.corrected_call_like:
         content = reading.retained_text.strip()
         return Turn((AnswerRecord(turn=turn, content=content, bare_text=True, call_like=True),))
     calls = judge(reading, session.specs, session.calls_seen_in_outputs, session.choice)
     records = _calls(calls, completion, session)
     stopped = bool(records) and isinstance(records[-1], StoppedRecord)
     if reading.error is not None and not stopped:
-        # A turn of nothing but a made-up result; beside other text it is dropped without a word.
+        # A turn with nothing but an invented result. Beside other text that is dropped without a
+        # word.
         forged = not calls and bool(reading.dropped) and not reading.retained_text.strip()
         forged = forged and session.run_history.answered
         error = explain_reading(reading, session)
@@ -81,7 +82,7 @@ def _calls(
     verdicts: list[Record] = []
     turn = completion.turn
     run = session.run_history
-    # A copy: calls of this turn count for later ones of it, and are folded only once recorded.
+    # A copy: calls of this turn count for later ones, and are folded only once recorded.
     history = run.copy()
     # The same for rate limits: the batch is decided as a whole before any call of it runs.
     made = dict(session.history.rate_counts)
@@ -101,11 +102,12 @@ def _calls(
         times = history.add(record.name, record.arguments, spec)
         if times > 1:
             served = history.may_serve_again(record, spec)
-            # What only reads may be asked once more, since its result may have left the prompt.
+            # A call that only reads may be repeated once, since its result may have left the
+            # prompt.
             repeated = times > 2 or not served
             told = run.repeat_count(record) > 1 if served else run.reminded
             if repeated and told:
-                # The whole turn ends here: decisions on its other calls would lead to nothing.
+                # The whole turn ends here: decisions on its other calls would be useless.
                 return [*calls, StoppedRecord(reason="repeated_call")]
         most = session.limits.max_calls_per_turn
         over = number - session.calls_made > most
@@ -147,8 +149,8 @@ def decide_call(
     """Return the decision of a policy, the session's or another, on a call.
 
     The call was read, edited, or comes from before a pause. ``call_counts`` are the calls that were
-    let through before it, ``timestamp`` is when it was read; without them, all others of the
-    session, at its last completion.
+    allowed before it, ``timestamp`` is when it was read. Without them they are all other calls of
+    the session, and the time of its last completion.
     """
     policy = policy or session.policy
     history, spec = session.history, session.specs.get(record.name)
@@ -219,7 +221,7 @@ def _repetition(
 ) -> ObservationRecord:
     """Return the end of a call that was made before.
 
-    One that brought no result then is told why, and what would fit.
+    If the earlier call had no result, the model is told why, and what would fit.
     """
     if fault is None:
         return refusal(call, session, "repeated_call")

@@ -51,7 +51,7 @@ class SessionWriter:
         self.now = now
         """The wall clock, in UTC."""
         self.emit: Emit | None = None
-        """Is called with every event; None if nobody listens."""
+        """Called with every event; None if nobody listens."""
 
     @property
     def policy(self) -> Policy:
@@ -82,7 +82,7 @@ class SessionWriter:
         if getattr(record, "recorded_at", None) == "":
             record = structs.replace(record, recorded_at=self.timestamp())
         # In this order: a record that may not come is never written, and the session goes on only
-        # from what is written, so that a crash leaves nothing that the transcript does not say.
+        # from written records. So after a crash the transcript is complete.
         self.session.check(record)
         self.transcript.append(record)
         self.session.fold(record, reading)
@@ -93,7 +93,7 @@ class SessionWriter:
         return record
 
     def append_all(self, records: Sequence[Record]) -> None:
-        """Write down records that follow from one completion."""
+        """Write the records that follow from one completion."""
         for record in records:
             self.append(record, records)
 
@@ -192,7 +192,7 @@ class _GuardedObserver:
 
 
 class _Failures:
-    """The failures of an observer in one run: a warning names it, once."""
+    """The failures of an observer in one run: one warning names it."""
 
     def __init__(self, observer: Observer) -> None:
         module = getattr(observer, "__module__", "") or ""
@@ -201,7 +201,7 @@ class _Failures:
 
     @contextlib.contextmanager
     def logged(self) -> Iterator[None]:
-        """Log what an observer raises: no run ends because of one."""
+        """Log an exception of an observer: no run ends because of it."""
         try:
             yield
         except KeyboardInterrupt:
