@@ -1,4 +1,4 @@
-"""Decoding that makes a call valid: what the model writes is held to its grammar."""
+"""Decoding that makes calls valid: a model's text is held to a grammar."""
 
 from __future__ import annotations
 

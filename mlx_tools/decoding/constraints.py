@@ -1,9 +1,7 @@
-"""The tools as a grammar of the model's turn.
+"""The tools as a grammar of the model's turn. Backends mask the sampler with it.
 
-Backends mask the sampler with it.
-
-The grammar is always of calls and answer together, unless a choice rules one of them out: a grammar
-of calls alone would keep the model from answering.
+The grammar always has calls and answers, unless a choice rules one of them out. A grammar of calls
+alone would keep the model from answering.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ class Grammar(GrammarText, frozen=True):
     """A turn's grammar."""
 
     repeated_prefix: str = ""
-    """The end of the prefix with which it begins once more: a prompt must end before that."""
+    """The end of the prefix, which the grammar begins with again: a prompt must end before it."""
 
 
 def build_grammar(

@@ -1,4 +1,4 @@
-"""The form of the messages to which a turn is held, and whether a turn is valid."""
+"""The schemas of the messages of a turn, and whether a turn is valid."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _MAX_FORMS: Final = 64
 def message_schema(
     dialect: Dialect | None, choice: str, offered: Mapping[str, ToolSpec], exact: str
 ) -> MessageSchema | None:
-    """Return the form of a message, made once for the same tools.
+    """Return the schema of a message, made once for the same tools.
 
-    None if llguidance takes no such form: it has too many tools, or none.
+    None if llguidance takes no such schema: there are too many tools, or none.
     """
     key = dialect, choice, exact, *map(id, offered.values())
     if key in _forms:
@@ -65,7 +65,7 @@ def bare_dialect(rules: ReadingRules) -> Dialect | None:
 def fits_as_it_is(
     message: ToolCall | FinalAnswer, tools: Mapping[str, ToolSpec], tool_choice: str
 ) -> bool:
-    """Return whether a message may stand, and its arguments plainly fit its tool."""
+    """Return whether a message is allowed, with arguments that fit unchanged."""
     if isinstance(message, FinalAnswer):
         return tool_choice in ("auto", "none")
     spec = tools.get(message.name)
@@ -74,7 +74,7 @@ def fits_as_it_is(
 
 
 def is_valid_turn(reading: Reading, tools: Mapping[str, ToolSpec], rules: ReadingRules) -> bool:
-    """Return whether a reading is valid calls or an answer, or the wanted value."""
+    """Return whether a reading has valid calls, an answer, or the value asked for."""
     spec = tools.get(rules.result)
     if spec is not None and isinstance(next(iter(reading.messages), None), FinalAnswer):
         return holds_result(spec, reading)

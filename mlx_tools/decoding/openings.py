@@ -1,7 +1,7 @@
-"""A turn that does not go on as the host began it.
+"""A turn that does not go on from the host's beginning.
 
-Some servers pay no heed to what a model's turn begins with, and some models begin a form of their
-own: then what was written counts without the host's beginning.
+Some servers ignore the beginning of a model's turn, and some models begin a form of their own. Then
+the model's text counts without the host's beginning.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from mlx_tools.protocol import ANSWER_TAG, CALL_TAG, Reader, Reading, ReadingRul
 from mlx_tools.transcript import MendKind
 
 _TO_CALL: Final = re.compile(r"[^{>(\n]*+[{>(\n]?+")
-"""Up to where it may find itself in an object, or in a call of a form of its own."""
+"""Text up to where an object may begin, or a call in another form."""
 
 _NAME_WRITTEN: Final = re.compile(r"[\w$./-]++\"")
 _PUNCTUATION: Final = re.compile(r"\s*[.,;:!?)\]}…]")
-"""Punctuation that begins no turn. A small model goes on so if it has nothing to say."""
+"""Punctuation that begins no turn. A small model writes it if it has nothing to say."""
 _KEY_BEGUN: Final = re.compile(r"[ \t\r\n]*+[\"}]")
 _OBJECTS: Final = ('{"type":"tool_call"', '{"type":"final_answer"')
 _FENCE: Final = re.compile("^```(?:json)?")
 _WHITE: Final = re.compile(r"\s+")
 
 _HEADS: Final = (*_OBJECTS, f'{CALL_TAG}{{"', ANSWER_TAG)
-"""The beginning of a line of the protocol in any style, white space and fences aside."""
+"""The beginning of a line of the protocol in any style, after white space and fences."""
 
 _BLANKS: Final = 64
-"""After so much white space and nothing else, a text is what the model writes."""
+"""White space after which a text counts as the model's, even if nothing else came."""
 
 
 def restarts(text: str, prefix: str) -> bool | None:
-    """Return whether a text begins its line anew after the host's ``prefix``.
+    """Return whether a text begins its line again after the host's ``prefix``.
 
-    It is the first that the model wrote; None if it is too short to tell.
+    The text is the first that the model wrote. None if it is too short to tell.
 
-    Some servers pay no heed to what the model's turn begins with, above all those that put every
-    prompt into a chat of their own: then the model writes a whole line. In JSON an unescaped quote
-    ends the string that the prefix leaves open, and no object goes on as those heads do after it;
-    a tag alone may stand in a string. What a tag opens is any text.
+    Some servers ignore the beginning of the model's turn, above all those that put every prompt
+    into a chat of their own. Then the model writes a whole line. In JSON an unescaped quote ends
+    the string that the prefix leaves open, and no object goes on as those heads do after it. A tag
+    alone may be in a string. After a tag of an answer any text may follow.
     """
     bare = _WHITE.sub("", text)
     if not bare:
@@ -61,7 +61,7 @@ def starts_answer(text: str) -> bool:
 
 
 def continues_opening(text: str, prefix: str) -> bool:
-    """Return whether a text goes on where the host's ``prefix`` breaks off.
+    """Return whether a text goes on from the host's ``prefix``.
 
     It does if it ends a string that is open there, or begins a key.
     """
@@ -82,23 +82,23 @@ def is_scrap(text: str) -> bool:
 
 
 class NativeTurn:
-    """A turn that does not go on as the host began it.
+    """A turn that does not go on from the host's beginning.
 
-    It is read with the host's beginning and without it, until it is known whether it is a message.
+    It is read with that beginning and without it, until it is known whether it is a message.
     """
 
     def __init__(self, kind: MendKind, boundary: int, rules: ReadingRules) -> None:
-        """``kind`` and ``boundary`` are what is mended where it is none."""
+        """``kind`` and ``boundary`` are of the mend that follows if it is no message."""
         self.kind, self.boundary = kind, boundary
         own_rules = replace(rules, prefix="", in_thought=False)
-        if rules.result:  # its value may stand alone
+        if rules.result:  # its value may be the whole turn
             own_rules = replace(own_rules, tool_choice="auto")
         self.own_reader = Reader(own_rules)
         self._open = {0: Reader(rules), 1: self.own_reader}
         self._fed = 0
 
     def feed(self, text: str) -> None:
-        """Read on in ``text``, all that the model has written of the turn."""
+        """Read on in ``text``, which is all the text of the turn so far."""
         for reader in self._open.values():
             reader.feed(text[self._fed :])
         self._fed = len(text)
@@ -106,7 +106,7 @@ class NativeTurn:
     def readings(self, *, is_end: bool = False) -> Iterator[tuple[int, Reading]]:
         """Finish the readers that are done, each once; at the end all of them.
 
-        The readings come by number: 0 with the host's beginning, 1 without it.
+        The readings come with numbers: 0 with the host's beginning, 1 without it.
         """
         for index, reader in [*self._open.items()]:
             if reader.done or is_end:
@@ -120,7 +120,7 @@ class NativeTurn:
 
 
 class RestReader:
-    """Reads the end of a turn as if nothing stood before it, and each part of it once."""
+    """Reads the end of a turn as if it were all of it, and each part of it once."""
 
     def __init__(self, rules: ReadingRules) -> None:
         self._rules = replace(rules, prefix="", in_thought=False)
@@ -137,9 +137,9 @@ class RestReader:
         return reader
 
     def read_to_call(self, text: str) -> Reader:
-        """Return a reader of this text up to where an object or a call begins in it.
+        """Return a reader of this text, up to where an object or a call begins in it.
 
-        A whole one may have come at once.
+        A complete one may have come at once.
         """
         begin = len(self._text) if text.startswith(self._text) else 0
         for step in _TO_CALL.finditer(text, begin):

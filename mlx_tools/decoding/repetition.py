@@ -14,16 +14,16 @@ from mlx_tools.protocol import Place
 
 MAX_PERIOD: Final = 200
 """Characters of the longest text whose repetition counts: two or three lines. A longer passage may
-well be meant to come again, as the rows of a table do."""
+be repeated on purpose, as the rows of a table are."""
 
 MAX_REPEATED: Final[Mapping[Place, int]] = MappingProxyType(
     {"answer": 6_000, "thought": 3_000, "call": 24_000}
 )
-"""Characters that may repeat, by where they stand. An answer may be asked to say a sentence a
-hundred times, and a file of a call may hold a thousand equal lines; a thought need do neither."""
+"""Characters that may repeat, by their place. An answer may be asked to say a sentence a hundred
+times, and a file in a call may have a thousand equal lines; a thought needs neither."""
 
 _STEP: Final = 256
-"""Characters between two looks at the text: a look costs as much as reading some of them."""
+"""Characters between two checks of the text: a check costs as much as reading some of them."""
 
 
 class RepetitionWatch:
@@ -33,7 +33,7 @@ class RepetitionWatch:
         self._seen_texts = 0
 
     def is_due(self, text: str) -> bool:
-        """Return whether the text has grown so much that it is looked at again."""
+        """Return whether the text has grown enough to be checked again."""
         return len(text) >= self._seen_texts + _STEP
 
     def repeats(self, text: str, place: Place) -> bool:
@@ -53,7 +53,8 @@ class RepetitionWatch:
 def is_repeated(text: str, max_repeats: int) -> bool:
     """Return whether a text ends in more than ``max_repeats`` repeated characters.
 
-    They repeat at most `MAX_PERIOD` ones. The work is linear in ``max_repeats``, whatever the text.
+    At most `MAX_PERIOD` characters are repeated. The work is linear in ``max_repeats``, whatever
+    the text is.
     """
     if len(text) <= max_repeats:
         return False

@@ -1,4 +1,4 @@
-"""The requests of a turn that is held to its grammar."""
+"""The requests of a turn that is held to its schema."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 class SampleTokens(Struct, frozen=True):
     """Let the model go on from the prompt and ``text``.
 
-    A later ``attempt`` draws at random.
+    A later ``attempt`` samples at random.
     """
 
     text: str

@@ -1,9 +1,9 @@
-"""One message of a turn as it is written, held to what it may be.
+"""One message of a turn, checked against its schema while it is written.
 
-A part is looked at when it is whole: a key, a string, a number, a bracket. It is matched in its
-canonical form, so white space, escapes, the order of keys and all that reading repairs (rule 7) may
-be the model's own. What does not match is a `Violation`: the text up to its boundary stands, what
-follows has to be written anew.
+A part is checked when it is complete: a key, a string, a number, a bracket. It is matched in its
+canonical form. So the model is free in white space, escapes, the order of keys and all that reading
+repairs (rule 7). A part that does not match is a `Violation`: the text up to its boundary stays,
+the text after it has to be written again.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class KeyOrder:
         items = [self._part(place) for place in range(max(self.items, len(self.parts)))]
         if all(item is True for item in items):
             return True
-        # Those that follow are mostly written as the last one.
-        # Fewer forms compile faster: a list of a hundred equal items needs one form, not a hundred.
+        # Later items are mostly written as the last one. Fewer forms compile faster: a list of a
+        # hundred equal items needs one form, not a hundred.
         if len({_dumped(item) for item in items}) == 1:
             return {"items": items[-1]}
         return {"prefixItems": items, "items": items[-1]}
@@ -73,7 +73,7 @@ class KeyOrder:
 
 
 class JsonMatcher:
-    """One JSON value in its compact form, with what of it is matched."""
+    """A matcher of one JSON value in its compact form, with the text matched so far."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         """Raises `ValueError` for a schema that llguidance does not compile."""
@@ -95,7 +95,7 @@ class JsonMatcher:
         other._matched, other._state = bytearray(matched), self._state.deep_copy()
         if matched:
             tokens = list(matched)
-            # Asked before it is consumed: a state that took a wrong byte cannot be used any more.
+            # Checked before it is consumed: a state that took a wrong byte cannot be used any more.
             if other._state.validate_tokens(tokens) < len(tokens):
                 raise ValueError(other._state.get_error())
             other._state.try_consume_tokens(tokens)
@@ -119,7 +119,7 @@ class JsonMatcher:
         return True
 
     def undo(self, text: str) -> None:
-        """Take back ``text``, which was matched last."""
+        """Remove ``text``, which was matched last."""
         size = len(text.encode())
         self._state.rollback(size)
         del self._matched[-size:]
@@ -129,10 +129,10 @@ class JsonMatcher:
         where that is how they were matched, or cannot be."""
         ordered = keys.ordered()
         order = _dumped(ordered)
-        # The same order again would fit no better: without this the search would not end.
+        # The same order again would fit no better, and the search would not end.
         if isinstance(ordered, bool) or order == self._order:
             return False
-        # Definitions stay at the root, where the references in both parts look for them.
+        # Definitions stay at the root, where the references in both parts point to.
         definitions = {key: value for key, value in self._schema.items() if key == "$defs"}
         rest = {key: value for key, value in self._schema.items() if key != "$defs"}
         try:
@@ -146,7 +146,7 @@ class JsonMatcher:
     def narrow_to(self, target: JsonMatcher, keys: KeyOrder) -> JsonMatcher:
         """Return a matcher like ``target``, which is new, with the same text matched.
 
-        If the text does not fit that it is this matcher.
+        If the text does not fit, return this matcher.
         """
         try:
             return target.copy_with(self._matched)
@@ -163,7 +163,7 @@ class JsonMatcher:
                 return ""
             state = state.deep_copy()
             state.try_consume_tokens(list(text_before.encode()))
-        # Bytes, perhaps half of a character: what is not whole yet is not forced yet.
+        # Bytes may end in half of a character, which is not forced yet.
         forced: bytes = state.compute_ff_bytes()
         return text_before + forced.decode(errors="ignore") if forced or text_before else ""
 
@@ -178,16 +178,16 @@ def _object(required: Mapping[str, Any], optional: Mapping[str, Any]) -> Mapping
 
 
 MAX_BLANKS: Final = 64
-"""So much white space may stand in a row."""
+"""Characters of white space in a row, at most."""
 
 _MAX_NAME: Final = 256
-"""A key or a tool's name of more characters is none."""
+"""Characters of a key or a tool's name, at most; a longer one is none."""
 
 _MAX_PIECES: Final = 16
-"""After so many pieces a string that may not hold anything is no longer asked whether it may."""
+"""Pieces of a string after which it is no longer checked whether it may hold anything."""
 
 MAX_REORDERS: Final = 24
-"""So often is the grammar of one message made anew for the order of its keys."""
+"""Times that the grammar of one message is compiled again for another order of its keys."""
 
 _FREE: Final = '§~ 0a"'
 """Text that goes on in a string without constraints, or ends it."""
@@ -199,14 +199,14 @@ _NUMBER_CHARS: Final = frozenset("0123456789.eE+-")
 
 
 class Violation(Struct, frozen=True):
-    """A part that does not fit, and up to where the text before it stands."""
+    """A part that does not fit, and the boundary up to which the text before it stays."""
 
     kind: MendKind
     boundary: int
 
 
 class MessageSchema:
-    """The form of a message: a call of one of some tools, or the answer."""
+    """The schema of a message: a call of one of some tools, or the answer."""
 
     def __init__(
         self,
@@ -269,8 +269,9 @@ class MessageSchema:
     def fits_whole(self, text: str) -> tuple[str, int] | None:
         """Return the tool that a text calls, and the end of the object at its beginning.
 
-        The name is empty for an answer. Known is an object that is strict JSON in the schema's own
-        order and fits as it is: most are and do. None says nothing.
+        The name is empty for an answer. This works for strict JSON in the schema's own order that
+        fits unchanged, as most objects are. None for any other text, which may be valid all the
+        same.
         """
         try:
             value, end = decode(text)
@@ -295,10 +296,12 @@ class MessageSchema:
     def matcher(self, name: str) -> JsonMatcher | None:
         """Return the matcher of a call of this tool, or None.
 
-        There is none if no tool has that very name or llguidance does not compile its schema.
+        There is none if no tool has exactly that name, or if llguidance does not compile its
+        schema.
         """
         if name in self._parameters and name not in self._matchers:
-            # Set before the attempt: a schema that does not compile is not tried with each message.
+            # Set before the attempt, so that a schema that does not compile is not tried with each
+            # message.
             self._matchers[name] = None
             with suppress(ValueError):
                 self._matchers[name] = JsonMatcher(self.build_schema(name))
@@ -307,7 +310,7 @@ class MessageSchema:
 
 _WITHOUT_BLANKS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*"|[^ \t\r\n"]++')
 _STRING: Final = re.compile(r'("[^"\\]*+(?:\\.[^"\\]*+)*")([ \t\r\n]*+:)?')
-"""A string; behind a key stands a colon."""
+"""True for a string that is a key, with a colon after it."""
 _TOO_MANY_BLANKS: Final = re.compile(rf"[ \t\r\n]{{{MAX_BLANKS + 1}}}")
 
 
@@ -318,23 +321,23 @@ class _Level:
     is_object: bool
     order: KeyOrder
     is_wrapped: bool = False
-    """It stands for a list of this one item."""
+    """True if it is written in place of a list of this one item."""
     boundary: int = 0
-    """The last whole part before the key that is due or written."""
+    """The last complete part before the next or open key."""
     key: str | None = None
     begin: int = 0
     start: int = 0
 
 
 class ConstrainedObject:
-    """An object, from its opening brace, held to a form as it comes.
+    """An object, checked against its schema as it comes, from its opening brace.
 
-    ``feed`` takes the next text. Afterwards ``violation`` says whether something does not fit; with
-    ``tentative_violation`` the same of what stands around the arguments, for reading may take it
-    all the same: it is known once the object ends, and `judge` settles it. ``end`` is where the
-    object ends, once it is whole; ``settled_end`` is up to where no later misfit reaches back, with
-    an open string that may hold anything. ``answer_end`` is the quote that seems to end an answer's
-    text, -1 before that: where what follows fits nothing, it may be one in it.
+    `feed` takes the next text. Afterwards ``violation`` is set if a part does not fit.
+    ``tentative_violation`` is the same for the text around the arguments, which reading may accept:
+    this is known once the object ends, and `judge` decides it. ``end`` is the end of a complete
+    object. ``settled_end`` is the place before which no later violation can be, within an open
+    string that may hold anything. ``answer_end`` is the quote that seems to end an answer's text,
+    -1 before that. If no text after it fits, the quote may be one within the text.
     """
 
     def __init__(self, form: MessageSchema, text: str = "") -> None:
@@ -351,7 +354,7 @@ class ConstrainedObject:
         self._levels: list[_Level] = []
         self.answer_end = -1
         self._is_free = False  # a string is open that may hold anything
-        self._string_begin = -1  # of the last value, where it is a string
+        self._string_begin = -1  # the begin of the last value, if it is a string
         if text:
             self.feed(text)
 
@@ -360,11 +363,11 @@ class ConstrainedObject:
         return ConstrainedObject(self.form, text)
 
     def feed(self, text: str) -> None:
-        """Take in the next text of the object; what follows its end is passed over."""
+        """Take the next text of the object; text after its end is skipped."""
         if self._walk.status != INCOMPLETE or self.violation is not None:
             return
         self.text += text
-        # Most objects come whole and fit: one check of all bytes spares the walk through them.
+        # Most objects come complete and fit: one check of all bytes saves the walk through them.
         if not self._walk.pos and (whole := self.form.fits_whole(self.text)) is not None:
             self._walk.status = CLOSED
             self.name, self.end = whole
@@ -374,8 +377,7 @@ class ConstrainedObject:
             self.end = self._walk.pos
         elif self._walk.status == FAULT and self.violation is None:
             if self.tentative_violation is not None:
-                # The object ends in a fault: reading cannot take it, so the doubt is settled
-                # against it.
+                # The object ends in a fault, so reading cannot accept it.
                 self.violation = self.tentative_violation
             else:
                 self._unreadable(self._walk.pos)
@@ -384,16 +386,16 @@ class ConstrainedObject:
 
     @property
     def is_whole(self) -> bool:
-        """True if the object is whole; it fits unless there is a ``tentative_violation``."""
+        """True if the object is complete; it may have a ``tentative_violation``."""
         return self._walk.status == CLOSED and self.violation is None
 
     @property
     def complete(self) -> bool:
-        """True if the object is whole, and fits."""
+        """True if the object is complete and fits."""
         return self.is_whole and self.tentative_violation is None
 
     def judge(self, is_read: bool) -> None:
-        """Settle the doubt: reading takes the object as it is, or not."""
+        """Decide on a ``tentative_violation``: reading accepts the object, or not."""
         self.violation, self.tentative_violation = (
             (None if is_read else self.tentative_violation),
             None,
@@ -401,12 +403,12 @@ class ConstrainedObject:
 
     @property
     def settled_end(self) -> int:
-        """Up to where the text stands whatever comes."""
+        """The place up to which the text stays, whatever comes."""
         if self.complete:
             return self.end
         if self.tentative_violation is not None:
             return self.tentative_violation.boundary
-        # From the quote on it may be text yet: nothing behind it is settled.
+        # From the quote on it may still be text: nothing after it is final.
         if self.answer_end >= 0:
             return self.answer_end
         if self._is_free and self.violation is None:
@@ -422,7 +424,7 @@ class ConstrainedObject:
 
     @property
     def last_boundary(self) -> int:
-        """The place before a key, string or number that is open, else the end."""
+        """The place before an open key, string or number, else the end."""
         if self.tentative_violation is not None:
             return self.tentative_violation.boundary
         token = self._walk.open_token()
@@ -446,12 +448,12 @@ class ConstrainedObject:
     def forced(self) -> str:
         """Return the text that must come next.
 
-        That is no tool's name, and nothing of arguments that have not begun.
+        It never has a tool's name, or text of arguments that have not begun.
         """
         found = self._forced()
         if len(self._levels) > 1 or not found:
             return found
-        if not self.name and self.retry(self.text + found).name:  # that is the model's to say
+        if not self.name and self.retry(self.text + found).name:  # the model chooses the tool
             key = f'"{self.form.name_key}":"'
             at = found.find(key)
             return found[: at + len(key)] if at >= 0 else ""
@@ -479,8 +481,8 @@ class ConstrainedObject:
 
         They are all, or as many as decide nothing.
 
-        Its front alone counts only if the model then still chooses what follows: within free text,
-        or after all digits of a number.
+        Only the front of the text counts if the model can still choose what follows it: within free
+        text, or after all digits of a number.
         """
         for size in range(len(text), 0, -1):
             trial = self.retry(self.text)
@@ -491,14 +493,14 @@ class ConstrainedObject:
         return 0
 
     def _key_fits(self) -> bool:
-        """Return whether a key that has just ended, its colon due, may stand there."""
+        """Return whether a key that has just ended, before its colon, is allowed there."""
         if not self.text.endswith('"') or not self._key_is_due():
             return True
         misfit = self.retry(f"{self.text}:").violation
         return misfit is None or misfit.kind == "value"  # the quote ended a value
 
     def _decides_nothing(self, rejected_text: str) -> bool:
-        """Return whether the open value may still become any, as ``rejected_text`` cannot."""
+        """Return whether the open value is still undecided, as ``rejected_text`` is not."""
         token = self._walk.open_token()
         if token is None or token.is_key or self._is_name():
             return False
@@ -510,7 +512,7 @@ class ConstrainedObject:
     # --- parts --------------------------------------------------------------------------------
 
     def on_open(self, begin: int, is_object: bool) -> bool:
-        """Take a brace or bracket; one item may stand for a list of it (rule 10)."""
+        """Take a brace or bracket; one item may be in place of a list (rule 10)."""
         if self.tentative_violation is not None or not self._is_held:
             return True
         text = self._separator() + ("{" if is_object else "[")
@@ -529,7 +531,7 @@ class ConstrainedObject:
         return True
 
     def on_key(self, begin: int, key: str) -> bool:
-        """Take a key; one that the schema has elsewhere may stand here."""
+        """Take a key; one that the schema has elsewhere may be allowed here."""
         if self.tentative_violation is not None or not self._is_held:
             return True
         level = self._levels[-1]
@@ -546,7 +548,7 @@ class ConstrainedObject:
         return self._misfit_or_doubt(self._kind("key"), level.boundary)
 
     def on_value(self, begin: int, end: int, value: str, is_string: bool) -> bool:
-        """Take a string, number or literal, as it is or as what it must mean."""
+        """Take a string, number or literal, unchanged or after coercion."""
         if self.tentative_violation is not None or not self._is_held:
             return True
         if not self._blanks_before(begin):
@@ -568,7 +570,7 @@ class ConstrainedObject:
         return True
 
     def on_close(self, begin: int) -> bool:
-        """Take a closing brace or bracket, where it may stand."""
+        """Take a closing brace or bracket, if it is allowed."""
         if self.tentative_violation is not None or not self._is_held:
             return True
         level = self._levels[-1]
@@ -586,7 +588,7 @@ class ConstrainedObject:
     # --- values -------------------------------------------------------------------------------
 
     def _take_value(self, value: str, is_string: bool) -> bool:
-        """Match a value as it is, else as what it must mean (rule 10's coercions)."""
+        """Match a value unchanged, else after coercion (rule 10)."""
         if is_string and self._is_name() and (known := self.form.canonical_key(value)) is not None:
             value = known
         ways = [_canonical(value) if is_string else value]
@@ -615,7 +617,7 @@ class ConstrainedObject:
         return value
 
     def _take_container(self, value: Any) -> bool:
-        """Match a list or an object that a string holds, in the order of its own keys."""
+        """Match a list or an object that is written as a string, in its own order of keys."""
         level = self._levels[-1]
         place = level.order.items if level.key is None else level.key
         level.order.parts[place] = _get_key_order(value)
@@ -629,7 +631,7 @@ class ConstrainedObject:
         return bool(self.name) and self.name == self.form.exact and len(self._levels) > 1
 
     def _take_first(self, ways: Sequence[str]) -> bool:
-        """Match the first of these values that may stand here."""
+        """Match the first of these values that is allowed here."""
         comma = self._separator()
         while not any(self._take_whole(comma + way) for way in ways):
             if not self._reorder():
@@ -645,18 +647,18 @@ class ConstrainedObject:
         return ends and self._matcher.take(text)
 
     def _take(self, text: str) -> bool:
-        """Match ``text``, in the model's order of keys if it must be."""
+        """Match ``text``, if need be after a change of the order of keys to the model's."""
         return self._matcher.take(text) or (self._reorder() and self._matcher.take(text))
 
     def _reorder(self) -> bool:
         if not self._levels or not self._matcher.reorder(self._levels[0].order):
             return False
         self._reorders += 1
-        self._is_held = self._reorders < MAX_REORDERS  # then it is left to validation
+        self._is_held = self._reorders < MAX_REORDERS  # then validation decides
         return True
 
     def _drop_member(self) -> bool:
-        """Take back the key of a member that is ``null`` and may be left out (rule 10)."""
+        """Remove the key of a member that is ``null`` and may be left out (rule 10)."""
         level = self._levels[-1]
         if level.key is None or len(self._levels) < 2 or self._is_exact:
             return False
@@ -708,14 +710,14 @@ class ConstrainedObject:
         return bool(self._levels) and self._levels[-1].is_object and self._levels[-1].key is None
 
     def _blanks_before(self, begin: int) -> bool:
-        """Return whether no more white space stands before ``begin`` than may."""
+        """Return whether there is no more white space before ``begin`` than allowed."""
         if begin - self._walk.settled_end <= MAX_BLANKS:
             return True
         end = len(self.text[:begin].rstrip())
         return begin - end <= MAX_BLANKS or self._note_violation("envelope", end)
 
     def _misfit_or_doubt(self, kind: MendKind, boundary: int) -> bool:
-        """Note a misfit; around arguments it is tentative, for reading takes more."""
+        """Note a violation; around arguments it is tentative: reading accepts more."""
         if kind == "envelope" and self._walk.field != "type" and not self._walk.bad:
             self.tentative_violation = Violation(kind, boundary)
             return True
@@ -743,7 +745,7 @@ class ConstrainedObject:
             self._is_free = not self._is_name() and self._matcher.fits(begun + _FREE)
 
     def _open_fits(self) -> bool:
-        """Return whether the token that is open may become one that fits."""
+        """Return whether the open token may still become one that fits."""
         token = self._walk.open_token()
         if token is None:
             return True
@@ -752,10 +754,10 @@ class ConstrainedObject:
         return self._matcher.fits(self._separator() + begun)
 
     def _unreadable(self, offset: int) -> None:
-        """Note the misfit of a text that cannot be read on.
+        """Note the violation of a text that cannot be read on.
 
-        A string may have ended at a quote that was meant to be in it: then it is the string that
-        does not fit, for a value is never cut.
+        A string may have ended at a quote that was meant to be within it. Then the string is what
+        does not fit, because a value is never cut.
         """
         level = self._levels[-1]
         bracket = self.text[offset : offset + 1] in ("}", "]")
@@ -780,7 +782,7 @@ def _get_key_order(value: Any) -> KeyOrder:
 
 
 def _plain_number(value: str) -> list[str]:
-    """Return a number with an exponent written without it, as a fraction still."""
+    """Return a number with an exponent written without it, still as a fraction."""
     if "e" not in value.lower() or not _NUMBER.fullmatch(value) or math.isinf(float(value)):
         return []
     plain = format(Decimal(value), "f")

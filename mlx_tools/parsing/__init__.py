@@ -1,7 +1,7 @@
 """Text to values: strict JSON, JSON with repairs, Python literals, fences.
 
-Pure, and without a word of tools. An object is read while it is written (`ObjectScanner`), and a
-text as it comes (`TextSource`). The messages made of them are `mlx_tools.protocol`'s.
+Pure, and without knowledge of tools. An object is read while it is written (`ObjectScanner`), and a
+text as it comes (`TextSource`). `mlx_tools.protocol` makes messages of them.
 """
 
 from __future__ import annotations

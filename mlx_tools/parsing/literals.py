@@ -1,7 +1,7 @@
-"""A small reader of literals as Python and its kin write them; it runs nothing.
+"""A small reader of literals as in Python and similar languages; it runs nothing.
 
 It reads keyword arguments (``x=1, y=['a']``) and objects with bare keys (``{x:1}``), whose strings
-may stand between marks of their own. What is no literal (a name, a sum, an f-string) is not read.
+may be between marks of their own. Other expressions (a name, a sum, an f-string) are not read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _AMBIGUOUS_ESCAPES: Final = frozenset("abfrtvx")
 def keywords(text: str) -> dict[str, Any]:
     """Return the arguments between a call's brackets.
 
-    Raises `Unreadable`, also where one has no name.
+    Raises `Unreadable`, also if an argument has no name.
     """
     return _Literals(text).members("=", "")
 
@@ -56,7 +56,7 @@ def literal_object(text: str, string_marks: Sequence[str] = ()) -> dict[str, Any
 
     Raises `Unreadable`.
 
-    ``string_marks`` are marks that stand before and after a string, as quotes do.
+    ``string_marks`` are marks around a string, like quotes.
     """
     value = literal(text, string_marks)
     if not isinstance(value, dict):

@@ -17,7 +17,7 @@ _VISIBLE: Final = re.compile(r"[^\n]")
 
 
 class Fence(NamedTuple):
-    """A fenced block: where it stands, its content, and what it says of that."""
+    """A fenced block: its place, its content, and its info string."""
 
     begin: int
     end: int
@@ -47,7 +47,7 @@ def fences(text: str) -> Iterator[Fence]:
 
 
 def without_quoted(text: str) -> str:
-    """Return ``text`` with blanks for what is quoted, so that places stay."""
+    """Return ``text`` with blanks in place of quoted parts; offsets stay the same."""
     pieces: list[str] = []
     pos = 0
     for fence in fences(text):

@@ -1,11 +1,13 @@
-"""The end of a JSON object in a model's text, and what keeps it from being JSON.
+"""The end of a JSON object in a model's text, and its faults.
 
-`ObjectScanner` goes over an object once, in as many pieces as it comes, with a stack of its own
-instead of recursion. It follows a grammar somewhat wider than JSON's: each deviation that has one
-meaning becomes a `Fix`, a change of a few characters that turns the text into JSON (reading rule
-7); at the first that has none it stops. `repaired` puts the fixes in and reads the result strictly.
-So a repair changes punctuation, quotes and escapes, and takes nothing from anywhere else: every
-string and every number of the result stands in the text (reading rule 8).
+`ObjectScanner` goes over an object once, in any number of pieces, with a stack of its own instead
+of recursion. Its grammar is somewhat wider than JSON's. A deviation with only one meaning becomes a
+`Fix`: a change of a few characters that turns the text into JSON (reading rule 7). At the first
+deviation with several meanings it stops. `repaired` makes the changes and reads the result
+strictly.
+
+So a repair changes punctuation, quotes and escapes, and brings in nothing else: every string and
+every number of the result is in the text (reading rule 8).
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ INCOMPLETE: Final = 0
 CLOSED: Final = 1
 FAULT: Final = 2
 
-# What may come next. The order matters: keys, then values, then what stands after them.
+# What may come next. The order matters: keys, then values, then the parts after them.
 _FIRST_KEY: Final = 0
 _NEXT_KEY: Final = 1
 _VALUE: Final = 2
@@ -51,7 +53,7 @@ _WORD: Final = re.compile(r"[A-Za-z0-9_$+\-.]*+")
 _KEY_START: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_$")
 _WORD_START: Final = _KEY_START | frozenset("0123456789-+.")
 _MAX_WORD_CHARS: Final = MAX_DIGITS + 1
-"""Characters; what is longer is neither a key nor a number."""
+"""Characters of a key or a number, at most."""
 
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _UNSURE_NUMBER: Final = re.compile(r"[0-9]{3}|-.*", re.DOTALL)
@@ -62,8 +64,8 @@ _ESCAPES: Final = {chr(code): f"\\u{code:04x}" for code in range(32)}
 _PYTHON_LITERALS: Final = {"True": "true", "False": "false", "None": "null"}
 
 
-# A long text may have one for each second character. Without cycles to look for, the garbage
-# collector need not look at them again and again.
+# A long text may have one for every second character. They have no cycles, so the garbage collector
+# need not look at them again and again.
 class Fix(Struct, frozen=True, order=True, gc=False):
     """A replacement of ``start`` to ``end`` of the object; ``name`` is the repair's."""
 
@@ -74,9 +76,9 @@ class Fix(Struct, frozen=True, order=True, gc=False):
 
 
 class Parts(Protocol):
-    """A listener that is told of each part of an object once it is whole.
+    """A listener that is called with each complete part of an object.
 
-    Offsets are those of the object's text. Where one returns False, the scan stops at a fault.
+    Offsets are those of the object's text. If a method returns False, the scan stops at a fault.
     """
 
     def on_open(self, begin: int, is_object: bool) -> bool:
@@ -96,7 +98,7 @@ class Parts(Protocol):
 
 
 class OpenToken(NamedTuple):
-    """A string or a word that has not ended, and where it begins."""
+    """A string or a word that has not ended, and its beginning."""
 
     begin: int
     is_key: bool
@@ -113,16 +115,16 @@ class ObjectScanner:
     """One object of a text that grows, from its opening brace at ``start``.
 
     Call `advance` until ``status`` is no longer `INCOMPLETE`; it has come up to ``pos``. At
-    `CLOSED` that is the end of the object; at `FAULT` the character there fits nothing, and
-    ``reason`` says what was wrong. ``bad`` says why an object cannot be read although its end can
-    be found, and ``bad_escape`` why it cannot if it is a call. ``value`` is an object that
-    `take_line` took. All offsets are the text's.
+    `CLOSED` that is the end of the object. At `FAULT` the character there does not fit, and
+    ``reason`` says what is wrong. ``bad`` says why an object cannot be read although its end is
+    known, and ``bad_escape`` why it cannot if it is a call. ``value`` is an object that `take_line`
+    took. All offsets are the text's.
 
     It decodes only what a stream must know early: the outermost keys, ``type``, ``name``,
-    ``answer`` (the text of ``content``, which a stream empties as it goes) and where ``arguments``
-    begin and end, -1 before that. With ``parts`` it decodes all, and tells
-    them. ``begin`` is where the last key or value began, ``settled_end`` where the last bracket or
-    value ends: white space, a comma, a key or an open token may follow.
+    ``answer`` (the text of ``content``, which a stream takes away as it goes) and where
+    ``arguments`` begin and end, -1 before that. With ``parts`` it decodes everything, and calls the
+    listener. ``begin`` is where the last key or value began, ``settled_end`` where the last bracket
+    or value ends: white space, a comma, a key or an open token may follow.
     """
 
     def __init__(self, start: int = 0, parts: Parts | None = None) -> None:
@@ -138,19 +140,19 @@ class ObjectScanner:
         self.value: dict[str, Any] | None = None
         self.answer: list[str] = []
         self.arguments = (-1, -1)
-        self.field: str | None = None  # the outermost key whose value is due, open or just ended
+        self.field: str | None = None  # the outermost key before its value, in it or right after it
         self._parts = parts
         self._state = _FIRST_KEY
         self._stack: list[bool] = []  # True: an object, False: an array
-        self._string: _StringToken | None = None  # that is open
-        self._open_word = ""  # what there is of a word at the end of the text
-        self._comment = ""  # what ends the comment that is open
+        self._string: _StringToken | None = None  # the word that is open
+        self._open_word = ""  # the beginning of a word at the end of the text
+        self._comment = ""  # the end mark of the comment that is open
         self._comment_begin = -1  # of the last comment
         self._text = ""
-        self._lenient = False  # it may be a message: its strings may hold raw newlines
+        self._lenient = False  # it may be a message, whose strings may hold raw newlines
         self._key = ""
         self._key_quoted = False
-        self._last = ""  # what the last value was
+        self._last = ""  # the kind of the last value
         self._comma = 0
         self._after_number = False  # a comma was left out after a number
 
@@ -158,16 +160,16 @@ class ObjectScanner:
 
     @property
     def has_key(self) -> bool:
-        """True if a first key and its colon were there: before that it is only a brace."""
+        """True if a first key and its colon were there; before that it is only a brace."""
         return self.first_key is not None
 
     @property
     def restartable(self) -> bool:
-        """True if what follows the brace should be read anew where this is no object."""
+        """True if the text after the brace is to be read again if this is no object."""
         return not self.has_key and self._comment_begin < 0
 
     def partial_key(self) -> str | None:
-        """Return what there is of the first key, None if it is no quoted key."""
+        """Return the first key so far, None if it is no quoted key."""
         if self._string is not None:
             return "".join(self._string.pieces or ())
         if self._is_open:
@@ -222,12 +224,12 @@ class ObjectScanner:
         self._text = ""
 
     def take_line(self, text: str, known_end: int) -> int:
-        """Take the object at once if it stands on one line and is strict JSON.
+        """Take the object at once if it is on one line and strict JSON.
 
-        Most are, and to decode one is many times as fast. `advance` goes on where it is not.
+        Most objects are, and to decode one is many times as fast. For others use `advance`.
 
-        Returns the end of the line, up to which there is nothing to be tried again: up to
-        ``known_end`` nothing is.
+        Returns the end of the line: up to there nothing need be tried again, as up to
+        ``known_end``.
         """
         line_end = text.find("\n", self.start) % (len(text) + 1)
         if line_end <= known_end:
@@ -255,12 +257,11 @@ class ObjectScanner:
         return line_end
 
     def read(self, text: str, *, close: bool = False) -> tuple[Any, tuple[str, ...]]:
-        """Return the value of the object, with its fixes put in, and the repairs.
+        """Return the value of the object after its fixes, and the repairs.
 
-        It is read up to where the scanner has come. ``close``: with the closing brackets that are
-        missing.
+        It is read up to the scanner's place. ``close``: the missing closing brackets are added.
 
-        Raises `Unreadable` where the result is no strict JSON, or a second reader finds another
+        Raises `Unreadable` if the result is no strict JSON, or if a second reader finds another
         meaning in it.
         """
         if self.value is not None:
@@ -418,7 +419,7 @@ class ObjectScanner:
         is_key, field = self._state <= _NEXT_KEY, self.field
         known = {"type": self.type, "name": self.name}
         outermost = len(self._stack) == 1
-        pieces: list[str] | None = None  # where its decoded text goes, if it is wanted
+        pieces: list[str] | None = None  # the place for its decoded text, if it is wanted
         if self._parts is not None or (
             outermost and (is_key or (field in known and known[field] is None))
         ):
@@ -465,7 +466,7 @@ class ObjectScanner:
 
     def _word(self, pos: int) -> int:
         """Read a key without quotes, a number or a literal, once all of it is there."""
-        known, self._open_word = self._open_word, ""  # of it, in earlier pieces
+        known, self._open_word = self._open_word, ""  # the part of it in earlier pieces
         begin = pos + len(known)
         found = _WORD.match(self._text, begin, pos + _MAX_WORD_CHARS)
         end = found.end() if found else begin
@@ -492,7 +493,7 @@ class ObjectScanner:
         return self._end_value(end, "literal", literal)
 
     def _open_comment(self, pos: int) -> int:
-        """Open a comment; return ``pos`` where more text must tell whether it is one."""
+        """Open a comment; return ``pos`` if only more text can show whether it is one."""
         opener = self._text[pos : pos + 2]
         if opener == "/":
             return pos
@@ -506,7 +507,8 @@ class ObjectScanner:
         text, size = self._text, len(self._text)
         end = text.find(self._comment, pos)
         is_block = self._comment == "*/"
-        if is_block and not self.has_key:  # what is only a brace yet goes over no line
+        # a text that is only a brace so far does not go over a line
+        if is_block and not self.has_key:
             newline = text.find("\n", pos, size if end < 0 else end)
             if newline >= 0:
                 return self._fail(newline, "a comment does not end")
@@ -515,7 +517,7 @@ class ObjectScanner:
         end += 2 if is_block else 0
         self.fixes.append(Fix(self._comment_begin, end, " ", "comment"))
         self._comment = ""
-        return end if end > pos else self._next(end)  # an empty one takes nothing, and has ended
+        return end if end > pos else self._next(end)  # an empty one has ended and takes no text
 
 
 NO_OBJECT: Final = re.compile(
@@ -525,18 +527,18 @@ NO_OBJECT: Final = re.compile(
     r"|\"[^\"\\\x00-\x1f]*+(?:[\x00-\x1f]|\"[ \t\r\n]*+[^ \t\r\n:/#\"'=])"
     r"|'[^'\"\\\x00-\x1f]*+(?:[\x00-\x1f]|'[ \t\r\n]*+[^ \t\r\n:/#\"'=]))"
 )
-"""Text after a brace that shows that no key and colon follow, so that it is no object's. A text of
-nothing but braces takes a twentieth of the time with it."""
+"""Text after a brace that shows that no key and colon follow, so it begins no object. With it a
+text of nothing but braces takes a twentieth of the time."""
 
 _MAX_REREADS: Final = 4
-"""A text is read so many times over at most, where braces in it begin no object."""
+"""Times that a text is read at most if braces in it begin no object."""
 
 
 def find_objects(text: str, braces: str = "") -> Iterator[tuple[ObjectScanner, Any]]:
     """Yield the outermost objects in ``text``: the scanner of each, and its value.
 
-    The value is None if it cannot be read. Braces are looked for in ``braces``, which is as long
-    as the text; by default in the text itself.
+    The value is None if it cannot be read. Braces are searched in ``braces``, which is as long as
+    the text; by default in the text itself.
     """
     braces = braces or text
     left = _MAX_REREADS * len(text)
@@ -571,7 +573,7 @@ _AMBIGUOUS_ESCAPE: Final = re.compile(
 Both halves of a surrogate pair are one."""
 
 CONTROL_ESCAPE: Final = re.compile(r"\\(?:[bf]|u000[8cC])")
-"""An escape of U+0008 or U+000C, which nobody means, or what looks like one."""
+"""An escape of U+0008 or U+000C, which nobody means, or a text that looks like one."""
 
 TWO_BACKSLASHES: Final = r"write a backslash as \\"
 
@@ -588,16 +590,16 @@ _OPEN_ESCAPE: Final = re.compile(
     r"|u[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?)?\Z"
 )
 _FOREIGN_ESCAPES: Final = frozenset("xavNU01234567\n")
-"""Escapes that mean something in Python or JavaScript and nothing in JSON."""
+"""Escapes that have a meaning in Python or JavaScript and none in JSON."""
 
 
 class _StringToken:
     """A string, after its opening quote.
 
-    ``pieces`` takes its decoded text, where that is wanted. ``newlines`` says whether raw newlines
-    may stand in it, and ``controls`` the other control characters. ``bad`` says why a string whose
-    end was found cannot be read all the same, ``bad_escape`` why one of a call cannot for its
-    escapes; of an answer any escape is read.
+    ``pieces`` takes its decoded text, if that is wanted. ``newlines`` says whether raw newlines may
+    be in it, and ``controls`` the other control characters. ``bad`` says why a string with a known
+    end cannot be read, ``bad_escape`` why a string of a call cannot because of its escapes. In an
+    answer every escape is read.
     """
 
     def __init__(
@@ -612,7 +614,7 @@ class _StringToken:
         self.status = INCOMPLETE
         self.bad = self.bad_escape = ""
         self._is_answer = is_answer
-        self._doubtful = self._invalid = ""  # the last escape that is one or the other
+        self._doubtful = self._invalid = ""  # the last escape that may be either
         self.quote = quote
         self.pieces = pieces
         self._newlines = newlines
@@ -663,7 +665,7 @@ class _StringToken:
     def _escape(self, text: str, pos: int, fixes: list[Fix]) -> int:
         """Take a backslash that begins no valid escape.
 
-        Returns ``pos`` where more text must come.
+        Returns ``pos`` if more text must come.
         """
         if _OPEN_ESCAPE.match(text, pos):
             return pos
@@ -699,7 +701,7 @@ class _StringToken:
             self.bad_escape = f"a string holds a control character; {TWO_BACKSLASHES}"
 
     def _judge_escapes(self) -> None:
-        """Find fault with escapes of two readings, such as ``C:\\dir\\temp``."""
+        """Note a fault of escapes with two readings, such as ``C:\\dir\\temp``."""
         if self._doubtful and self._invalid and not self._is_answer:
             both = f"{self._invalid} and {self._doubtful}"
             self.bad_escape = f"a string holds {both}, and has two readings; {TWO_BACKSLASHES}"
@@ -708,14 +710,14 @@ class _StringToken:
 # --- the fixes put in ---------------------------------------------------------------------------
 
 MAX_JSON_REPAIR_CHARS: Final = 2000
-"""The longest text for which `json_repair`, which is not linear, is asked."""
+"""The longest text for which `json_repair` is asked, which is not linear."""
 
 
 def _agree(text: str, value: Any) -> None:
     """Compare with `json_repair`: raise `Unreadable` if it reads something else.
 
-    Where a comma is missing, the text alone does not say what the writer meant to separate. Two
-    readings that differ are an error, not a choice (reading rule 8).
+    If a comma is missing, the text alone does not say what the writer meant to separate. Two
+    different readings are an error, not a choice (reading rule 8).
     """
     if len(text) > MAX_JSON_REPAIR_CHARS:
         return
@@ -723,7 +725,7 @@ def _agree(text: str, value: Any) -> None:
 
     try:
         agrees = _loose(json_repair.loads(text, skip_json_loads=True)) == _loose(value)
-    except Exception:  # a guesser that stumbles has no opinion
+    except Exception:  # it guesses, and a failure of it says nothing
         return
     if not agrees:
         raise Unreadable("a comma is missing, and the text can be read in two ways")

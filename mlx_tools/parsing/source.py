@@ -1,7 +1,7 @@
-"""The text of a completion as it comes, for readers that wait where it ends.
+"""The text of a completion as it comes, for readers that wait at its end.
 
-A reader is a generator: it yields where it needs more text than has come, and is resumed when there
-is more. So it is written as if the whole text were there, and its result does not depend on how the
+A reader is a generator: it yields if it needs more text than has come, and is resumed when there is
+more. So it is written as if the whole text were there, and its result does not depend on how the
 text was split.
 """
 
@@ -24,11 +24,11 @@ _CLOSERS: Final = {"(": ")", "{": "}", "[": "]"}
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
-"""A reader: it yields where it needs more text than has come."""
+"""A reader: it yields if it needs more text than has come."""
 
 
 def finished(steps: Steps[T]) -> T:
-    """Return what a reader gives whose whole text is there."""
+    """Return the result of a reader whose whole text is there."""
     while True:
         try:
             next(steps)
@@ -79,21 +79,21 @@ def _prepare_marks(*marks: str) -> tuple[re.Pattern[str], re.Pattern[str], int]:
 
 
 class TextSource:
-    """All text that has come, ``text``: what is not read yet begins at ``pos``.
+    """All text that has come, ``text``; the unread part begins at ``pos``.
 
-    ``final`` says that nothing more will come: what could be the beginning of a mark is none then.
-    To read something again is to set ``pos`` back.
+    ``final`` says that no more text will come, so the beginning of a mark is none. To read
+    something again, set ``pos`` back.
     """
 
     def __init__(self, text: str = "", *, pos: int = 0, final: bool = False) -> None:
         self.text = text
         self.pos = pos
         self.final = final
-        self._line_tried = -1  # the end of the line that was last looked at as strict JSON
+        self._line_tried = -1  # the end of the line that was last tried as strict JSON
 
     def add(self, piece: str) -> None:
         """Append text that has come."""
-        # A string that nothing else refers to grows where it is; else all of it would be copied.
+        # A string that nothing else refers to grows in place; otherwise all of it would be copied.
         # So no reader keeps the text, or a match in it, over a yield: methods return positions.
         text, self.text = self.text, ""
         text += piece
@@ -101,7 +101,7 @@ class TextSource:
 
     @property
     def remaining(self) -> int:
-        """The number of characters that are there and not read yet."""
+        """The number of unread characters."""
         return len(self.text) - self.pos
 
     def take(self, end: int) -> str:
@@ -115,10 +115,10 @@ class TextSource:
     ) -> tuple[str, int]:
         """Return the next match and where it begins.
 
-        Without one it is "", and how far there is none for certain.
+        Without one return "", and the place up to which there is certainly none.
 
-        ``beginnings`` matches the beginning of a match at the very end of a text, and ``longest``
-        is the length of the longest match.
+        ``beginnings`` matches the beginning of a match at the end of the text, and ``longest`` is
+        the length of the longest match.
         """
         text, size = self.text, len(self.text)
         found = pattern.search(text, self.pos)
@@ -154,9 +154,9 @@ class TextSource:
         return self.text[self.pos : self.pos + size]
 
     def tag(self, max_chars: int, end: str = ">", skip: int = 0) -> Steps[str]:
-        """Return the next characters up to ``end``, with it; nothing is taken.
+        """Return the next characters up to ``end``, with it; take none.
 
-        They are at most ``max_chars``. The first ``skip`` characters hold no end.
+        They are at most ``max_chars``. The first ``skip`` characters do not hold the end.
         """
         while True:
             found = self.text.find(end, self.pos + skip, self.pos + max_chars)
@@ -203,7 +203,7 @@ class TextSource:
             yield
 
     def match(self, pattern: re.Pattern[str], max_chars: int) -> Steps[str]:
-        """Take what ``pattern`` matches of the next characters, empty if nothing.
+        """Take the next characters that ``pattern`` matches, empty if there are none.
 
         They are at most ``max_chars``.
         """
@@ -220,8 +220,8 @@ class TextSource:
         """Return the text from the bracket here to the one that closes it, with both.
 
         ``quotes`` are the characters around strings, in which brackets do not count, and
-        ``string_marks`` marks that stand there in place of quotes. Raises
-        `CutOff`, and `Fault` for brackets that do not match.
+        ``string_marks`` are marks in place of quotes. Raises `CutOff`, and `Fault` for brackets
+        that do not match.
         """
         begin = self.pos
         due: list[str] = []
@@ -270,7 +270,7 @@ class TextSource:
     def json_object(self) -> Steps[tuple[dict[str, Any], tuple[str, ...]]]:
         """Read the object whose brace is here; return it, and its repairs.
 
-        Raises `CutOff`, and `Fault` where it cannot be read.
+        Raises `CutOff`, and `Fault` if it cannot be read.
         """
         scanner = ObjectScanner(self.pos)
         if self.final:

@@ -1,6 +1,6 @@
-"""Strict JSON (reading rule 6): what is read without any repair.
+"""Strict JSON (reading rule 6): text that is read without any repair.
 
-Standard JSON as RFC 8259 writes it, and narrower where a looser reader would have to choose: no
+It is standard JSON as in RFC 8259, but narrower where a looser reader would have to choose: no
 duplicate keys, no ``NaN`` or ``Infinity``, no number that overflows, no lone surrogate (it cannot
 be written as UTF-8 again), no more than `MAX_DEPTH` levels and `MAX_DIGITS` digits.
 """
@@ -63,7 +63,7 @@ HOOKS: Final[Mapping[str, Any]] = {
     "parse_int": _number,
     "parse_constant": _constant,
 }
-"""Options that make the standard library's reader strict: unsound text raises `Unreadable`."""
+"""Options that make the standard library's reader strict: invalid text raises `Unreadable`."""
 
 _DECODER: Final[Any] = JSONDecoder(**HOOKS)
 _scan: Final[Callable[[str, int], tuple[Any, int]]] = _DECODER.scan_once
@@ -90,7 +90,7 @@ def decode(text: str, begin: int = 0) -> tuple[Any, int]:
     except RecursionError:
         raise Unreadable(_TOO_DEEP) from None
     body = text[begin:end]
-    # In a long text, to split it is many times as fast as to count.
+    # In a long text, splitting is many times as fast as counting.
     opened = len(body.split("{", MAX_DEPTH + 1)) + len(body.split("[", MAX_DEPTH + 1)) - 2
     if opened > MAX_DEPTH and _is_deep(body):
         raise Unreadable(_TOO_DEEP)
@@ -100,9 +100,9 @@ def decode(text: str, begin: int = 0) -> tuple[Any, int]:
 
 
 def arguments_span(text: str) -> tuple[int, int] | None:
-    """Return where the arguments stand in a sound object.
+    """Return where the arguments are in a valid object.
 
-    None where that takes more than a look.
+    None if that cannot be told at once.
     """
     key = _ARGUMENTS.search(text)
     if key is None or text.count(_ARGUMENTS_KEY) > 1 or "\\u" in text:
@@ -161,10 +161,10 @@ def iter_values(value: Any) -> Iterator[Any]:
 
 
 def canonical_json(value: Any) -> str:
-    """Return the canonical text of a value, as RFC 8785 has it.
+    """Return the canonical text of a value, as in RFC 8785.
 
-    That has no form for an integer beyond 2**53 and for half a surrogate pair. A value that holds
-    one gets a form of its own, with sorted keys and every number as Python writes it.
+    RFC 8785 has no form for an integer beyond 2**53 and for half a surrogate pair. A value with one
+    gets a form of its own, with sorted keys and every number as Python writes it.
     """
     import rfc8785
 
