@@ -1,7 +1,7 @@
 """JSON text of a call's arguments that only grows, while the call is written.
 
-A value is told once it is whole and fits its schema as it is. So a client that parses the text as
-it comes never sees a value that a repair, a coercion or a mend would change.
+A value is sent once it is complete and fits its schema unchanged. So a client that parses the text
+as it comes never sees a value that a repair, a coercion or a mend would change.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CONDITIONS: Final = frozenset(
         *("unevaluatedProperties", "unevaluatedItems"),
     )
 )
-"""Keywords by which one part of a value decides about another: such a value is told whole."""
+"""Keywords by which one part of a value decides about another: such a value is sent as a whole."""
 
 
 class _Container(Struct):
@@ -61,11 +61,11 @@ class AcceptedArguments:
         self._scanner = ObjectScanner(parts=self)
         self._raw = ""
         self._is_settled = False
-        self._is_over = False  # a value needs more than a look: the rest is told at the end
+        self._is_over = False  # a value has to be checked as a whole: the rest is sent at the end
         self._open: list[_Container] = []
-        self._waiting: list[str] = []  # behind the last accepted value
-        self._is_pending = False  # the last string may go on, if its quote was one in it
-        self._whole: int | None = None  # the containers around a value that is told whole
+        self._waiting: list[str] = []  # after the last accepted value
+        self._is_pending = False  # the last string may go on, if its quote was one within it
+        self._whole: int | None = None  # the containers around a value that is sent as a whole
         self._whole_begin = 0  # the first piece of that value
         self._whole_schema: Any = True
 
@@ -163,7 +163,7 @@ class AcceptedArguments:
         return False
 
     def _separate(self) -> None:
-        """Write the comma that is due before a key or item."""
+        """Write the comma that must come before a key or item."""
         if self._open:
             container = self._open[-1]
             if not container.is_empty:

@@ -19,14 +19,14 @@ _MAX_WAIT: Final = 120
 class Admission:
     """``slots`` turns at once, and ``line`` more that wait.
 
-    Whoever waits is let in by turns: one of each client, however many requests that has in the
-    line. ``now`` is a clock in seconds.
+    Waiting clients are admitted in turn: one request of each, however many requests a client has in
+    the line. ``now`` is a clock in seconds.
     """
 
     def __init__(self, slots: int, line: int, now: Callable[[], float]) -> None:
         self._slots, self.line, self._now = slots, line, now
         self._lines: OrderedDict[str, deque[anyio.Event]] = OrderedDict()
-        self._seconds = _FIRST_GUESS  # a turn takes so long, by the last ones
+        self._seconds = _FIRST_GUESS  # the usual seconds of a turn, by the last ones
         self.active = 0
         self.waiting = 0
 
@@ -56,7 +56,7 @@ class Admission:
         try:
             await called.wait()
         except BaseException:
-            if called.is_set():  # the slot was handed over just now
+            if called.is_set():  # the slot was given to this request just now
                 self._next()
             else:
                 self._leave(client, called)

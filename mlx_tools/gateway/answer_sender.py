@@ -1,4 +1,4 @@
-"""The text of an answer on its way to a client, in pieces cut anywhere."""
+"""The text of an answer on its way to a client, in pieces of any size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from mlx_tools.protocol import ReadingRules
 
 _MAX_BREAKS: Final = 50
-"""Paragraphs at the end of a text that are looked at for the beginning of the answer."""
+"""Paragraphs at the end of a text in which the beginning of the answer is searched."""
 
 
 class StopTextFound(Exception):
@@ -18,8 +18,8 @@ class StopTextFound(Exception):
 class AnswerSender:
     """Sends a client the text of a turn, as it comes.
 
-    What a client has seen stays. If the turn is corrected, the model's next text stands behind it;
-    if it is the same text again, it is gone on with.
+    Text that a client has seen stays. If the turn is corrected, the model's next text comes after
+    it. If that is the same text again, only its continuation is sent.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class AnswerSender:
         self._stop_texts, self._emit, self._is_seen = stops, emit, is_seen
         self._stops = StopTexts(stops)
         self._sent_pieces: list[str] = []
-        self._attempt: list[str] = []  # what the model said since it was corrected
-        self._earlier_text = ""  # what it had said until then
-        self._repeated: str | None = None  # of that, what it says again
+        self._attempt: list[str] = []  # the model's text since the correction
+        self._earlier_text = ""  # the model's text before it
+        self._repeated: str | None = None  # the part of that which the model writes again
 
     @property
     def text(self) -> str:
@@ -58,7 +58,7 @@ class AnswerSender:
 
     @property
     def has_text(self) -> bool:
-        """True if the model has said anything since it was corrected."""
+        """True if the model has written anything since the correction."""
         return bool(self._attempt)
 
     def restart(self) -> None:
@@ -80,10 +80,10 @@ class AnswerSender:
             raise StopTextFound
 
     def say_remainder(self, text: str, prefix: str = "") -> None:
-        """Send the remainder of a text that is whole now. Raises `StopTextFound`.
+        """Send the remainder of a text that is complete now. Raises `StopTextFound`.
 
-        ``prefix`` may have been told before it. If a mend put the text in the place of another,
-        what a client has seen of that stays.
+        ``prefix`` may have been sent before it. If a mend replaced text that a client has seen,
+        that text stays.
         """
         text = text.removeprefix(self._beginning)
         said = "".join(self._attempt) + self._stops.pending_text
@@ -120,7 +120,7 @@ class AnswerSender:
 
 
 def _continuation(shown_text: str, text: str) -> str | None:
-    """Return the rest of a text that begins at the end of another, or None."""
+    """Return the rest of a text whose beginning is the end of another, or None."""
     end = len(shown_text)
     for _ in range(_MAX_BREAKS):
         end = shown_text.rfind("\n\n", 0, end)
@@ -146,15 +146,15 @@ class StopTexts:
         self.stop_text = self.text_after = self.pending_text = ""
 
     def feed(self, text: str, *, is_last: bool = False) -> str:
-        """Take in more text; return it up to a stop text. ``is_last``: no more comes."""
+        """Take more text; return it up to a stop text. ``is_last``: no more comes."""
         if self.stop_text:
             return ""
         if not self.pending_text and self._first_characters.isdisjoint(text):
-            return text  # most pieces: no stop text stands or begins in them
+            return text  # most pieces: no stop text is or begins in them
         whole = self.pending_text + text
         at = [(place, stop) for stop in self._texts if (place := whole.find(stop)) >= 0]
         if at:
-            # The one that is whole first, as it would be read letter by letter.
+            # The one that is complete first, as if the text were read letter by letter.
             place, self.stop_text = min(at, key=lambda found: (found[0] + len(found[1]), found[0]))
             self.pending_text, self.text_after = "", whole[place + len(self.stop_text) :]
             return whole[:place]
@@ -168,19 +168,19 @@ class StopTexts:
 class PlainText:
     """A turn that is all answer.
 
-    A thought is one that the turn begins with; ``thought`` is its text. ``ended``: a mark that ends
-    a turn came, and nothing counts any more.
+    The turn may begin with a thought; ``thought`` is its text. ``ended``: a mark that ends a turn
+    came, and no later text counts.
     """
 
     def __init__(self, rules: ReadingRules) -> None:
         self._closers = dict(rules.reasoning_markers)
         self._ends = StopTexts(rules.ends)
-        self._is_started = ""  # what came before it is known whether the turn begins with a thought
+        self._is_started = ""  # the text before it is known whether the turn begins with a thought
         self._thinks: StopTexts | None = None
         self._speaks = False
-        self._trims = False  # nothing but line breaks came since the thought
+        self._trims = False  # only line breaks came since the thought
         self._thought: list[str] = []
-        self._thought_sent = 0  # pieces of it that were taken
+        self._thought_sent = 0  # pieces of the thought that were returned
         if rules.in_thought:
             self._thinks = StopTexts((next(iter(self._closers.values())),))
 
@@ -190,7 +190,7 @@ class PlainText:
         return "".join(self._thought).strip()
 
     def take_thought(self) -> str:
-        """Return more of the thought, each time what has come since."""
+        """Return more of the thought: the text that came since the last call."""
         if self._thought_sent == len(self._thought):
             return ""
         pieces, self._thought_sent = self._thought[self._thought_sent :], len(self._thought)
@@ -201,7 +201,7 @@ class PlainText:
         return bool(self._ends.stop_text)
 
     def feed(self, text: str, *, is_last: bool = False) -> str:
-        """Take in more of the turn; return the answer's text. ``is_last``: no more comes."""
+        """Take more of the turn; return the answer's text. ``is_last``: no more comes."""
         if self._speaks and not self._trims:
             return self._ends.feed(text, is_last=is_last)
         if not self._speaks and self._thinks is None:

@@ -1,7 +1,7 @@
 """Anthropic's ``/v1/messages``, and its ``count_tokens``. Pure.
 
-A tool that Anthropic runs or defines itself is left out, and refused where it is chosen. Thoughts
-are told where the client asks for thinking, and are not shown to the model again.
+A tool that Anthropic runs or defines itself is left out; choosing it is refused. Thoughts are sent
+if the client asks for thinking, and are not shown to the model again.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ _ACCEPTED: Final = (
     *("anthropic_beta", "betas", "cache_control", "diagnostics", "inference_geo", "metadata"),
     *("service_tier", "speed", "thinking", "user_profile_id", "workspace_id"),
 )
-"""Fields that change what somebody else pays, keeps or measures; nothing of it is done here."""
+"""Fields that change what somebody else pays, keeps or measures; they have no effect here."""
 
 _SIGNATURE: Final = "mlx-tools"
 """The signature of a thought, which clients require; nobody checks it here."""
 
 _BILLING: Final = "x-anthropic-billing-header:"
-"""The beginning of a part that is no instruction: it tells Anthropic whom to bill. It may
-differ with every request, and then every prompt would from its first byte on."""
+"""The beginning of a part that is no instruction: it tells Anthropic whom to bill. It may differ
+with every request, and then every prompt would differ from its first byte on."""
 
 
 class ToolUseBlock(Body):
@@ -87,7 +87,7 @@ class ToolResultBlock(Body):
 
 
 class MessageParam(Body):
-    """A message of anybody."""
+    """A message of any role."""
 
     role: Literal["user", "assistant", "system"]
     content: Parts
@@ -159,7 +159,7 @@ def anthropic_messages_error(error: ApiError) -> JsonObject:
     )
     message = str(error)
     if error.code == "context_length_exceeded":
-        # The interface has no code for it; by these words agents know that they must compact.
+        # The interface has no code for it; agents recognise by these words that they must compact.
         message = f"prompt is too long: {message}"
     return {"type": "error", "error": {"type": kind, "message": message}}
 
@@ -208,7 +208,7 @@ def _request(
     left_out = ["mcp_servers"] if body.mcp_servers else []
     for index, given in enumerate(body.tools or ()):
         kind = given.get("type")
-        if isinstance(kind, str) and kind != "custom":  # its fields are as Anthropic has them
+        if isinstance(kind, str) and kind != "custom":  # its fields are Anthropic's own
             left_out.append(kind)
             continue
         tool = read(ToolParam, given, place("tools", index))
@@ -361,7 +361,7 @@ class MessagesReply:
     def fail(self, error: ApiError) -> Iterator[str]:
         told = anthropic_messages_error(error)
         if error.should_retry is False:
-            told["error"]["type"] = "invalid_request_error"  # clients repeat the others
+            told["error"]["type"] = "invalid_request_error"  # clients repeat the other errors
         yield server_sent(told, "error")
 
     def whole(self, done: TurnDone) -> JsonObject:

@@ -1,6 +1,6 @@
 """Reading a client's body: strict, with one error that names one field.
 
-What the interfaces share in reading. A field that nobody knows is no error; it is named.
+These parts are shared by all interfaces. An unknown field is no error, but is reported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mlx_tools.gateway.request import ApiError, JsonObject, invalid, missing
 
 
 class Body(BaseModel):
-    """A part of a client's body, read strictly; unknown fields are kept apart."""
+    """A part of a client's body, read strictly; unknown fields are kept separately."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -122,7 +122,7 @@ def json_object(text: str | bytes, subject: str) -> JsonObject:
 
 
 def _decode_json(text: str | bytes, levels: int = 30) -> Any:
-    """Decode JSON, leaving levels of the stack for whoever writes the value again."""
+    """Decode JSON, with levels of the stack left for writing the value again."""
     return _decode_json(text, levels - 1) if levels else msgspec.json.decode(text)
 
 
@@ -136,7 +136,7 @@ Parts = Annotated[
     BeforeValidator(_as_parts),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}),
 ]
-"""Content: parts, or a text, which is the one part of it."""
+"""Content: parts, or a text, which counts as one part."""
 
 
 def _as_texts(value: Any) -> Any:
@@ -176,7 +176,7 @@ TokenLimit = Annotated[
     BeforeValidator(_as_limit),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": -1}, {"type": "null"}]}),
 ]
-"""A limit of tokens. -1 and 0 are none, as LM Studio and llama.cpp have it."""
+"""A limit of tokens. -1 and 0 mean no limit, as in LM Studio and llama.cpp."""
 
 
 def unknown_fields(body: Body, accepted: Container[str]) -> tuple[str, ...]:
@@ -186,7 +186,7 @@ def unknown_fields(body: Body, accepted: Container[str]) -> tuple[str, ...]:
 
 
 class SamplingBody(Body):
-    """A body with what says how tokens are chosen."""
+    """A body with the parameters of sampling."""
 
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, ge=0, le=1)

@@ -1,8 +1,8 @@
 """The calls of a turn on their way to a client, while the model writes them.
 
-A client is told a call's name once a tool has it, and its arguments up to the last accepted value.
-What was told never changes: where the model's turn comes to something else, it is asked to go on
-from what was told.
+A client gets a call's name once a tool has it, and its arguments up to the last accepted value.
+Text that was sent never changes. If the model's turn differs from it, the model is asked to go on
+from what was sent.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class SentCall:
 
     @property
     def prefix(self) -> str:
-        """The beginning of a model's turn that goes on from what was told."""
+        """The beginning of a model's turn that goes on from what was sent."""
         begun = forcing_prefix("jsonl", self.name)
         return begun.removesuffix("{") + self.text if self.text else begun
 
     def final_call(self, call: JudgedCall) -> ClientCall | None:
-        """Return the call as it ends, or None if that is not what was sent."""
+        """Return the call as it ends, or None if it differs from what was sent."""
         if call.error is not None or call.call.name != self.name:
             return None
         arguments = call.call.arguments
@@ -72,14 +72,14 @@ def _by_parts(value: Any) -> str:
 
 _TEXT_BEGINS: Final = re.compile(rf'\s*\{{\s*"{CUSTOM_ARGUMENT}"\s*:\s*"')
 _MAX_BEGINNING_CHARS: Final = 200
-"""Characters before a custom tool's text: some blanks and line breaks at most."""
+"""Characters before a custom tool's text: at most some blanks and line breaks."""
 
 _TEXT_PART: Final = re.compile(
     r"""(?:[^"\\\x00-\x1f\ud800-\udfff]|[\t\n\r]"""
     r"""|\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}"""
     r"""|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))+"""
 )
-"""Whole characters of a JSON string, as text or escapes; models write line breaks as they are."""
+"""Whole characters of a JSON string, as text or escapes; models write raw line breaks, too."""
 
 
 _MAX_ESCAPE_CHARS: Final = len(r"\ud83d\ude00")
@@ -103,7 +103,7 @@ class CustomTextReader:
         self._is_over = False
 
     def feed(self, raw: str, *, is_settled: bool) -> None:
-        """Take in the next text of the arguments, as the model wrote it."""
+        """Take the next text of the arguments, as the model wrote it."""
         if self._is_over:
             return
         self._unread += raw
@@ -164,7 +164,7 @@ class CallSender:
             self._readers.pop(number, None)
 
     def add_arguments(self, number: int, raw: str, *, is_settled: bool) -> None:
-        """Take in more raw text of a call's arguments."""
+        """Take more raw text of a call's arguments."""
         reader = self._readers.get(number)
         if reader is None:
             return
@@ -177,11 +177,11 @@ class CallSender:
             self._emit(ArgumentsAdded(slot, more))
 
     def stop_arguments(self) -> None:
-        """Send no more arguments before the end: those that came stand no more."""
+        """Send no more arguments before the end: those that came were dropped."""
         self._readers.clear()
 
     def final_calls(self, judgements: Sequence[JudgedCall]) -> list[ClientCall | None]:
-        """Return the calls that were begun, as they end; None for one that ends otherwise."""
+        """Return the calls that were begun; None for one that ends differently."""
         numbers = {slot: number for number, slot in self._slots.items()}
         ends: list[ClientCall | None] = []
         for slot, call in enumerate(self.calls):

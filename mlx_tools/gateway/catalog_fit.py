@@ -1,6 +1,6 @@
 """Shorter descriptions of a client's tools for a model of a small context.
 
-How much is left of them follows from what stays the same through a conversation: its tools, its
+How much of them is left depends on parts that stay the same through a conversation: its tools, its
 instructions and its first question. So the prompt of each turn begins with that of the turn before.
 """
 
@@ -20,7 +20,7 @@ from mlx_tools.messages import replace
 from mlx_tools.prompt import ShorterTools, shorten_descriptions
 
 _MAX_CACHED: Final = 256
-"""Conversations whose shortening is remembered: more than are under way at one time."""
+"""Conversations whose shortening is remembered: more than are active at one time."""
 
 _TRIES: Final = 4
 """Attempts to meet the room: a text's tokens are nearly in proportion to its characters."""

@@ -75,10 +75,10 @@ _UNSUPPORTED: Final[Mapping[str, Any]] = {
     "top_logprobs": 0,
 }
 _UNSUPPORTED_PLAIN: Final[Mapping[str, Any]] = {"n": 1, "best_of": 1, "echo": False, "suffix": ""}
-"""Fields that would change the answer, and the value that asks for nothing."""
+"""Fields that would change the answer, each with the value that has no effect."""
 
 DEFAULT_MAX_TOKENS: Final = 16
-"""Tokens of a plain completion for which nobody says a number, as in OpenAI's interface."""
+"""Tokens of a plain completion without a limit, as in OpenAI's interface."""
 
 Prompt = Annotated[str, Field(min_length=1)]
 TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
@@ -160,7 +160,7 @@ def _read_text_message(
 
 
 ReadMessage = Annotated[ChatMessage, WrapValidator(_read_text_message)]
-"""A message as its model or, if it is a role and a text, as it is read."""
+"""A message as its model or, if it is a role and a text, in its quick form."""
 
 
 def _read_text_messages(
@@ -168,7 +168,7 @@ def _read_text_messages(
 ) -> list[ChatMessage | ClientMessage]:
     """Read messages that are all a role and a text, in one go.
 
-    A long conversation has hundreds, and they come again with each request.
+    A long conversation has hundreds, and they are sent again with each request.
     """
     try:
         texts = convert(value, _TextMessages)
@@ -201,7 +201,7 @@ class OpenAiBody(SamplingBody):
 
 
 class ChatBody(OpenAiBody):
-    """The fields that have a meaning here; all others are kept apart."""
+    """The fields that have a meaning here; all others are kept separately."""
 
     messages: Annotated[
         list[ReadMessage],

@@ -22,12 +22,12 @@ CUSTOM_ARGUMENT: Final = "input"
 """The argument of a custom tool, as OpenAI's interfaces call its text."""
 
 CUSTOM_BEGINNING: Final = f'{{"{CUSTOM_ARGUMENT}":"'
-"""The arguments of a custom tool up to the text."""
+"""The beginning of a custom tool's arguments, up to the text."""
 
 _MODEL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_MAX_STEM_CHARS: Final = 55  # with a digest of 8 digits behind it a name has 64
+_MAX_STEM_CHARS: Final = 55  # with a digest of 8 digits after it a name has 64
 _MAX_PLACES: Final = 4
-"""Dropped places that are named of one tool; a header has little room."""
+"""Dropped places that are named for one tool; a header has little room."""
 
 _MAX_TOOLS_WITH_PLACES: Final = 20
 """Tools of which places are named: with 4 places of 50 characters they fill a header of 4,000."""
@@ -300,7 +300,7 @@ def read_choice(
     if kind in _CLIENT_KINDS:
         name = _chosen_name(value, tools, wrong)
         return Choice(name, json_value=_tool_json(name, tools)).among(tools.specs)
-    # In the chat interface the list stands under a key of its own.
+    # In the chat interface the list is under a key of its own.
     listed = value.get("allowed_tools", value)
     if kind != "allowed_tools" or not isinstance(listed, dict):
         raise wrong
@@ -316,7 +316,7 @@ def read_choice(
         for tool in named
         if not (isinstance(type_ := tool.get("type"), str) and type_ in hosted)
     ]
-    if not names and mode == "auto":  # what may be called is nothing that could be, here
+    if not names and mode == "auto":  # none of the tools that may be called exists here
         return Choice("none", json_value="none")
     told = [_tool_json(name, tools) for name in names]
     mode = _MODES[mode]

@@ -1,4 +1,4 @@
-"""Content of any kind as text: what is no text becomes a line that names it."""
+"""Content of any kind as text: other media become a line that names them."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ _METADATA: Final = frozenset(
         *("acknowledged_safety_checks", "pending_safety_checks"),
     }
 )
-"""Fields that say nothing to a model: names for machines, telemetry, signatures."""
+"""Fields without meaning for a model: names for machines, telemetry, signatures."""
 
 _DATA: Final = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{400,}={0,2}")
 """A long text in base64, which nobody reads."""
 
 _MAX_DEPTH: Final = 20
-"""Levels of an output that are read as parts; deeper ones are told as JSON."""
+"""Levels of an output that are read as parts; deeper ones are shown as JSON."""
 
 
 class ContentReader:
@@ -68,7 +68,7 @@ class ContentReader:
         self.left_out: dict[str, None] = {}
 
     def text(self, parts: Sequence[JsonObject] | None, *path: str | int) -> str:
-        """Return what the parts at this path of a body say, a line or more each."""
+        """Return the text of the parts at this path of a body, a line or more each."""
         if not parts:
             return ""
         if len(parts) == 1:  # as nearly all content is
@@ -149,11 +149,11 @@ class ContentReader:
 
 
 _BODY_KEYS: Final = frozenset(("text", "content", "output", "stdout", "stderr", "logs"))
-"""Keys of a body of text, which is told without its keys."""
+"""Keys of a body of text, which is shown without its keys."""
 
 
 def _is_simple(value: Any) -> bool:
-    """Return whether it is text, or parts of it."""
+    """Return whether it is text, or parts of text."""
     return isinstance(value, str | list) or (isinstance(value, dict) and "type" in value)
 
 

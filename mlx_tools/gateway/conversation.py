@@ -1,14 +1,16 @@
-"""A client's conversation as the records of a session, with memories of others.
+"""A client's conversation as the records of a session.
 
-Pure. A client sends the whole conversation each time. Made into records in one way only, it gives
-the same prompt on any gateway, and the prompt of a longer one begins with the bytes of the shorter
-one, so that the server's cache holds. A `TurnMemory` brings back what the model itself wrote, which
-a client sends back with other white space and another order of keys; without it a turn is written
-in the protocol's own form, which costs some prefill and nothing else.
+Pure. A client sends the whole conversation each time. It is made into records in only one way. So
+it gives the same prompt on any gateway, and the prompt of a longer conversation begins with the
+bytes of the shorter one: the server's cache holds.
 
-Several gateways may serve one conversation in turns, before one model server. Each knows only its
-own turns. So a turn is brought back verbatim only while no turn of another gateway follows it: up
-to the last one of these all gateways write the same bytes, the protocol's own form.
+Clients send the model's own text back with other white space and another order of keys. A
+`TurnMemory` brings the original back. Without it a turn is written in the protocol's own form,
+which only costs some prefill.
+
+Several gateways may serve one conversation in turns, with one model server. Each knows only its own
+turns. So a turn is brought back verbatim only while no turn of another gateway follows it. Up to
+the last turn of another gateway, all gateways write the same bytes, in the protocol's own form.
 """
 
 from __future__ import annotations
@@ -43,38 +45,37 @@ from mlx_tools.transcript import (
 )
 
 _ALL_CALLS: Final = 10_000
-"""The calls of one turn are not limited here: the client decides what it runs."""
+"""The calls of one turn are not limited here: the client decides which it runs."""
 
 NO_BUDGET: Final = 10**9
-"""Tokens that a client's tools may take: all of them are told, or they do not fit the context."""
+"""Tokens that a client's tools may take: all of them are shown, or they do not fit the context."""
 
-# One object for all headers: it is read once.
+# One object for all headers, so that it is parsed once.
 _POLICY: Final = Policy(allow=["*"], ask_effects=()).to_json()
 _MAX_TURNS_BYTES: Final = 6 << 20
-"""About how many bytes of turns are remembered: four thousand, so a hundred conversations of forty.
-"""
+"""Bytes of remembered turns, about: four thousand turns, or a hundred conversations of forty."""
 
 _MAX_FOLDS_BYTES: Final = 32 << 20
-"""About how many bytes of folds are remembered: forty of conversations as long as any that was
-seen, or two thousand short ones."""
+"""Bytes of remembered folds, about: forty conversations as long as any that was seen, or two
+thousand short ones."""
 
 _FOLD_BYTES: Final = 16_000
-"""About how many bytes the fold of a short conversation takes, as tracemalloc counts them."""
+"""Bytes of the fold of a short conversation, about, as tracemalloc counts them."""
 
 _RECORD_BYTES: Final = 1500
-"""About how many bytes a record takes besides its text."""
+"""Bytes of a record besides its text, about."""
 
 _MAX_ERROR_CHARS: Final = 500
-"""Characters that an error may have; a longer one is told as any result is."""
+"""Characters that an error may have; a longer one is shown like any result."""
 
 Turned = tuple[tuple[Record, Reading | None], ...]
-"""The records that one request brought, each completion with how it was read."""
+"""The records that one request brought, each completion with its reading."""
 
 
 class TurnMemory:
     """The model's own text of earlier turns, by the conversation that each ends.
 
-    The oldest are forgotten first.
+    The oldest turns are forgotten first.
     """
 
     def __init__(self, max_turns: int = _MAX_TURNS_BYTES) -> None:
@@ -89,7 +90,7 @@ class TurnMemory:
         """
         texts = [r.text for r, _ in turned if isinstance(r, CompletionRecord)]
         size = sum(map(len, texts)) + _RECORD_BYTES * max(len(turned), 1)
-        turned = tuple(  # the prompt is made again of the conversation
+        turned = tuple(  # the prompt is made again from the conversation
             (replace(one, prompt=None) if isinstance(one, CompletionRecord) else one, reading)
             for one, reading in turned
         )
@@ -113,7 +114,7 @@ class TurnMemory:
 
 
 class _Beginning(Struct, frozen=True):
-    """The fold of a conversation's beginning: nothing goes on with it but a copy."""
+    """The fold of a conversation's beginning. It is never changed, only copied."""
 
     messages: tuple[ClientMessage, ...]
     key: str
@@ -123,23 +124,23 @@ class _Beginning(Struct, frozen=True):
     body_size: int
     """The characters of the request that it was folded for."""
     size: int
-    """About how many bytes it takes."""
+    """Its bytes, about."""
     is_verbatim: bool
-    """A turn in it stands as the model wrote it, not in the protocol's own form."""
+    """True if a turn in it is as the model wrote it, not in the protocol's own form."""
 
 
 class BeginningMemory:
     """The folds of beginnings of conversations; the oldest are dropped first.
 
-    One that is missing costs the time to fold the conversation anew, and nothing else. It is found
-    by its last messages, and compared: that takes a tenth of the time of hashing all of them.
+    A missing fold only costs the time to fold the conversation again. A fold is found by its last
+    messages, and then compared: that takes a tenth of the time of hashing all messages.
     """
 
     def __init__(self, max_size: int = _MAX_FOLDS_BYTES) -> None:
         self._max_size = max_size
         self._size = 0
         self.folds: OrderedDict[tuple[Hashable, ...], _Beginning] = OrderedDict()
-        """The folds by key, the one first that was not used for longest."""
+        """The folds by key, the least recently used first."""
         self._lock = threading.Lock()  # large conversations are folded in threads
 
     def keep(self, fold: ConversationFold, body_size: int) -> None:
@@ -151,8 +152,8 @@ class BeginningMemory:
         """
         messages = fold.messages
         chars = sum(len(message.content) for message in messages)
-        # The prompt is one more copy of the texts. Schemas, as tracemalloc counts them, take five
-        # times what they take in the body.
+        # The prompt is one more copy of the texts. Schemas take five times their size in the body,
+        # as tracemalloc counts them.
         size = 2 * chars + 6 * max(body_size - chars, 0) + _FOLD_BYTES
         kept = _Beginning(
             messages,
@@ -194,14 +195,14 @@ class BeginningMemory:
 def _lookup_key(
     header: Header, messages: tuple[ClientMessage, ...], end: int
 ) -> tuple[Hashable, ...]:
-    """Return what the fold of the first ``end`` messages is looked up by."""
-    # Few conversations share their length, two questions and the answers to them. Of those that do
-    # the last one is remembered.
+    """Return the key under which the fold of the first ``end`` messages is stored."""
+    # Few conversations share their length, two questions and the answers to them. If some do, the
+    # last one is remembered.
     return (header.style, header.system, end, *messages[max(0, end - 4) : end])
 
 
 class _NoRepeats(RunHistory):
-    """A client decides itself what it calls again."""
+    """A client decides itself which calls it repeats."""
 
     def add(self, name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> int:
         super().add(name, arguments, spec)
@@ -333,8 +334,8 @@ def _preamble(messages: Sequence[ClientMessage]) -> Iterator[ClientMessage]:
 class WaitingCalls:
     """The calls of a turn that wait for results, each by its client's id.
 
-    Each has the session's key. Some clients give several calls one id. However many there are,
-    each is found at once.
+    With each is the session's key. Some clients give several calls one id. Each call is found at
+    once, however many there are.
     """
 
     def __init__(self, calls: Iterable[tuple[str, str]]) -> None:
@@ -355,7 +356,7 @@ class WaitingCalls:
         return (id_ for id_, _ in self._waiting.values())
 
     def take(self, id_: str) -> str:
-        """Take out the first call of this id, or else the first of all; return its key."""
+        """Remove the first call of this id, or else the first of all; return its key."""
         numbers = self._numbers.get(id_)
         number = numbers[0] if numbers else next(iter(self._waiting))
         id_, key = self._waiting.pop(number)
@@ -385,9 +386,9 @@ class ConversationFold:
     ) -> None:
         self.messages = pair_results(messages)
         self._memory, self._beginnings = memory, beginnings
-        # Messages before it are folded, or stand in the header.
+        # Messages before it are folded, or in the header.
         self._rest_begin = sum(1 for _ in _preamble(self.messages))
-        self._keys: list[str] = []  # of the conversation from there on, if it is known
+        self._keys: list[str] = []  # the keys of the conversation from there on, if known
         found = self._find_beginning(header, inputs.specs)
         if found is not None:
             self.session, self.calls = found.session.copy(), found.calls.copy()
@@ -395,7 +396,7 @@ class ConversationFold:
             self.key, self.known_size = found.key, found.body_size
             return
         self.session = Session(header, inputs)
-        # The key begins with the form of answers: a text for another form is no example.
+        # The key begins with the form of answers: a text in another form is no example.
         self.key = f"{header.style} {header.strategy} {self.session.result_name}"
         self.calls = WaitingCalls(())
         self.has_question = self.is_verbatim = False
@@ -431,12 +432,13 @@ class ConversationFold:
         if last is None or (last.role == "assistant" and not last.calls):
             raise _unfit("the last one must be of the user, or a tool's result")
         self.session.run_history = _NoRepeats()
-        self.session.iterations = 0  # how long an agent goes on is its own affair
+        self.session.iterations = 0  # the client decides how long an agent goes on
 
     def _find_beginning(self, header: Header, specs: Mapping[str, ToolSpec]) -> _Beginning | None:
         """Return the longest beginning to go on from, None if there is none.
 
-        It ends before a message of the model: no other is folded in one with what comes before.
+        It ends before a message of the model: any other message is folded in one with those before
+        it.
         """
         messages = self.messages
         must_be_plain = False  # a turn of another gateway follows
@@ -475,7 +477,7 @@ class ConversationFold:
 
     def _say(self, group: Sequence[ClientMessage]) -> None:
         beside = bool(self.session.current.calls) and not self.calls
-        self.calls = WaitingCalls(())  # nobody will say how the others ended
+        self.calls = WaitingCalls(())  # nobody will say how the other calls ended
         content = "\n\n".join(message.content for message in group)
         self.session.fold(UserRecord(content=content, joined_to_results=beside))
         self.has_question = True
@@ -539,7 +541,7 @@ def _merge_calls(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
 
 
 def _convert_strays(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
-    """Make messages of the user of results whose calls the client did not send."""
+    """Make the user's messages of results whose calls the client did not send."""
     found: list[ClientMessage] = []
     waiting = 0
     for message in messages:
@@ -566,13 +568,14 @@ def _unfit(problem: str) -> ApiError:
 def next_key(key: str, message: ClientMessage) -> str:
     """Return the key of a conversation that goes on with this message.
 
-    It depends on what matters of the message, in whatever form a client sends it. Ids do not count.
+    It depends on the parts of the message that matter, in whatever form a client sends them. Ids do
+    not count.
     """
     content, calls = message.content, ""
     if message.calls:
         named = [[call.name, read_arguments(call)] for call in message.calls]
         calls = json.dumps(named, sort_keys=True)
-    # The size tells the content from the calls behind it.
+    # The size separates the content from the calls after it.
     said = f"{key} {message.role} {len(content)} {content}{calls}"
     return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
 

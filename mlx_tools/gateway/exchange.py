@@ -25,17 +25,17 @@ MAX_BODY: Final = 32 << 20
 """Bytes of a request's body."""
 
 LARGE: Final = 50_000
-"""Characters that are read on the event loop: at 1 microsecond a character, the most that was
-measured (`benchmarks/growth.py`), 50 ms."""
+"""Characters that are read on the event loop: 50 ms at 1 microsecond a character, the slowest that
+was measured (`benchmarks/growth.py`)."""
 
 BODY_SECONDS: Final = 60.0
-"""Seconds that a body may take to come."""
+"""Seconds in which a body must arrive."""
 
 MAX_UNKNOWN_BODY: Final = 1000
-"""Bytes of the body of a request whose sender is not known yet: a form with a key has 50."""
+"""Bytes of a request's body before the sender is known: a form with a key has 50."""
 
 UNKNOWN_BODY_SECONDS: Final = 10.0
-"""Seconds that such a body may take to come."""
+"""Seconds in which such a body must arrive."""
 
 KEEP_ALIVE: Final = ": keep-alive\n\n"
 
@@ -43,15 +43,15 @@ SEND_SECONDS: Final = 60.0
 """Seconds that a client may take to read what is sent."""
 
 _MAX_HEADER_CHARS: Final = 4000
-"""Characters of one header; clients and proxies take about twice as many for all of them."""
+"""Characters of one header; clients and proxies take about twice as many for all headers."""
 
 _PLAIN: Final = "!#$&'()*+-./:;<=>?@[]^_`{|}~ "
 
 
 def left_out_headers(names: Sequence[str]) -> dict[str, str]:
-    """Return the header that names what has no effect, none if all has.
+    """Return the header that names fields without effect, none if all have one.
 
-    It has as many names as a header can hold, in a form that it can.
+    It has as many names as a header can hold, in a valid form.
     """
     # A client may name a million, or one of a megabyte.
     names_shown = (name[:_MAX_HEADER_CHARS] for name in names[:_MAX_HEADER_CHARS])
@@ -60,16 +60,16 @@ def left_out_headers(names: Sequence[str]) -> dict[str, str]:
 
 
 class Sender:
-    """Sends a response; ``has_begun`` once its head is out."""
+    """Sends a response; ``has_begun`` is True once its head is sent."""
 
     def __init__(self, send: Any, patience: float = SEND_SECONDS) -> None:
         self._chunks, self._patience = send, patience
-        self._timer: WaitTimer | None = None  # gives up a client that takes nothing in
+        self._timer: WaitTimer | None = None  # gives up on a client that reads nothing
         self.has_begun = False
 
     @asynccontextmanager
     async def with_client(self, receive: Any) -> AsyncIterator[None]:
-        """End the block if the client goes away, or takes in nothing.
+        """End the block if the client goes away, or reads nothing.
 
         That frees its slot, and closes the stream of the model's server.
         """
@@ -80,7 +80,7 @@ class Sender:
                     pass
                 scope.cancel()
 
-            # No task group: it would wait for this task, which every request has.
+            # No task group, which would wait for this task; every request has one.
             watching = asyncio.create_task(watch())
             self._timer = WaitTimer(scope.cancel)
             try:
@@ -121,7 +121,7 @@ class Sender:
 
 
 class EventStream(Response):
-    """A response of server-sent events. None is a silence, in which a comment is sent."""
+    """A response of server-sent events. In a silence (None) a comment is sent."""
 
     def __init__(
         self, events: AsyncGenerator[str | None], headers: Mapping[str, str] | None = None
@@ -132,7 +132,7 @@ class EventStream(Response):
         sender = Sender(send)
         async with sender.with_client(receive):
             await sender.head(self._record_events)
-            with suppress(StorageError):  # whoever follows comes back
+            with suppress(StorageError):  # a follower connects again
                 async with aclosing(self._events) as events:
                     async for event in events:
                         await sender.send(KEEP_ALIVE if event is None else event)
@@ -195,7 +195,7 @@ async def read_json(body: bytes, read: Callable[[dict[str, Any]], Result]) -> Re
 
 
 def _message_chars(body: Mapping[str, Any]) -> int:
-    """Return how many characters are texts of messages: these take no time to read."""
+    """Return how many characters are texts of messages, which take no time to read."""
     messages = body.get("messages")
     if not isinstance(messages, list):
         return 0
@@ -204,7 +204,7 @@ def _message_chars(body: Mapping[str, Any]) -> int:
 
 
 async def in_thread_if_large(size: int, work: Callable[[], Result]) -> Result:
-    """Return what ``work`` returns; work on a large ``size`` is done in a thread."""
+    """Return the result of ``work``; work on a large ``size`` is done in a thread."""
     if size <= LARGE:
         return work()
     return await anyio.to_thread.run_sync(work)

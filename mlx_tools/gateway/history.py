@@ -1,8 +1,7 @@
 """Calls and results of any kind in a client's conversation, as messages.
 
-Clients send back what other servers gave them: calls of tools that those ran, results with
-pictures, snapshots. A call is told by its name and arguments, a result by its text; nothing is an
-error.
+Clients send back what other servers gave them: calls of tools that those servers ran, results with
+pictures, snapshots. A call becomes its name and arguments, a result its text; nothing is an error.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from mlx_tools.gateway.request import ClientCall, ClientMessage, JsonObject, Rol
 _CALL_ENDINGS: Final = ("_call", "tool_use", "_request")
 _RESULT_ENDINGS: Final = ("_output", "_result", "_response")
 _RESULT_KEYS: Final = ("output", "outputs", "results", "result", "error")
-"""Keys at which a call that a server ran has its result, or a result has its text."""
+"""Keys of the result of a call that a server ran, or of the text of a result."""
 
 _BODY_KEYS: Final = (*_RESULT_KEYS, "content", "tools")
 
@@ -30,7 +29,7 @@ _CALL_METADATA: Final = frozenset(
         *("output_format", "signature", "toolset_version", *_RESULT_KEYS),
     }
 )
-"""Fields of a call that are no arguments of it."""
+"""Fields of a call that are not arguments."""
 
 
 _ROLES: Final[Mapping[Any, Role]] = {
@@ -41,13 +40,13 @@ _ROLES: Final[Mapping[Any, Role]] = {
 
 
 def is_call(item: JsonObject) -> bool:
-    """Return whether an item or block is a call, of whatever kind."""
+    """Return whether an item or block is a call, of any kind."""
     kind = str(item.get("type"))
     return kind.endswith(_CALL_ENDINGS) or ("call_id" in item and not is_result(item))
 
 
 def is_result(item: JsonObject) -> bool:
-    """Return whether an item or block is the result of a call, of whatever kind."""
+    """Return whether an item or block is the result of a call, of any kind."""
     kind = str(item.get("type"))
     names_call = any(key in item for key in ("call_id", "tool_use_id", "approval_request_id"))
     return kind.endswith("_call_output") or (names_call and kind.endswith(_RESULT_ENDINGS))
@@ -144,9 +143,9 @@ class HistoryReader:
         return ClientMessage("tool", text, call_id=call_id(item), is_error=failed)
 
     def messages(self, item: JsonObject) -> Iterator[ClientMessage]:
-        """Read an item or block of a kind that has no reading of its own.
+        """Read an item or block of an unknown kind.
 
-        Its kind is noted as left out: at the least its form is another one for the model.
+        Its kind is noted as left out, because the model at least sees it in another form.
         """
         kind = str(item.get("type"))
         self.content.left_out[kind] = None
@@ -169,7 +168,7 @@ class HistoryReader:
 
 
 class ConversationBuilder:
-    """Gathers texts and calls into messages, one for each turn of the model."""
+    """Collects texts and calls into messages, one for each turn of the model."""
 
     def __init__(self) -> None:
         self._messages: list[ClientMessage] = []
@@ -178,7 +177,7 @@ class ConversationBuilder:
         self._calls: list[ClientCall] = []
 
     def say(self, role: Role, text: str) -> None:
-        """Add a text, to the message before if the same speaker is not done."""
+        """Add a text, to the last message if that is open and of the same speaker."""
         if self._calls or role != self._role:
             self.end_message()
         self._role = role
@@ -202,7 +201,7 @@ class ConversationBuilder:
         self._messages.append(message)
 
     def end_message(self) -> None:
-        """End the message: a text that comes now is one of its own."""
+        """End the message: a later text is a message of its own."""
         if self._texts or self._calls:
             text, calls = "\n".join(self._texts), tuple(self._calls)
             self._messages.append(ClientMessage(self._role, text, calls))

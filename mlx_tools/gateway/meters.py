@@ -1,7 +1,7 @@
-"""Counters of the gateway in the form that Prometheus reads. Nothing of content.
+"""Counters of the gateway in the form that Prometheus reads, without any content.
 
-Every label has few values: a path that is served, a model that is, a tool that is registered, a
-word of ours. What a client or a model made up is never one.
+Every label has few values: a path that is served, a model that is served, a tool that is
+registered, a word of the code. It is never a text of a client or a model.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Times(Struct):
     """Times that were measured."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(_BUCKETS) + 1))
-    """The number of times in each bucket, and no smaller one; the last has no upper bound."""
+    """The number of times in each bucket but not in a smaller one; the last has no upper bound."""
     seconds: float = 0.0
     """The sum of the times."""
 
@@ -69,7 +69,7 @@ class Meters:
     def turn(
         self, model: str, usage: Usage, seconds: float | None, repairs: Iterable[str] = ()
     ) -> None:
-        """Add what a turn of a model took, and what had to be repaired in it."""
+        """Add the costs of a model's turn, and the repairs in it."""
         for kind, tokens in (
             ("prompt", usage.prompt_tokens),
             ("cached", usage.cached_tokens),
@@ -100,7 +100,7 @@ class Meters:
 
 
 def _histogram(name: str, labels: Labels, times: _Times) -> Iterator[tuple[str, Labels, float]]:
-    """Yield the rows of a histogram: each bucket has the smaller ones in it."""
+    """Yield the rows of a histogram: each bucket includes the smaller ones."""
     totals = [*accumulate(times.counts)]
     for most, total in zip((*_BUCKETS, "+Inf"), totals, strict=True):
         yield f"{name}_bucket", (*labels, ("le", most)), total

@@ -1,4 +1,4 @@
-"""The gateway's own description, in OpenAPI 3.1: made of what bodies are read by."""
+"""The gateway's description in OpenAPI 3.1, made from the types of its bodies."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ OPERATIONS: Final = (
 """The operations of the gateway itself."""
 
 SCHEMAS: Final[Mapping[str, Any]] = {"Answer": {"type": "object"}}
-"""The schemas of what these answer."""
+"""The schemas of their answers."""
 
 
 def openapi_document(

@@ -1,8 +1,9 @@
-"""One turn as any client asks for it, and what it is answered with.
+"""One turn as any client asks for it, and the answer to it.
 
 Each interface (chat completions, responses, messages) reads its own body into a `TurnRequest` and
-writes the turn in its own form; between the two there is one core, `turn.py`. It tells of text and
-thoughts as they come, of a call once its name is accepted, and of its arguments value by value.
+writes the turn in its own form. Between the two there is one core, `turn.py`. It sends text and
+thoughts as they come, a call once its name is accepted, and the arguments of the call value by
+value.
 """
 
 from __future__ import annotations
@@ -49,62 +50,62 @@ class ClientCall(Struct, frozen=True, gc=False):
 
 # A long conversation has hundreds of these, and no cycles that a garbage collector could find.
 class ClientMessage(Struct, frozen=True, gc=False):
-    """A message of a client's conversation.
-
-    ``calls`` are an assistant's; ``call_id`` is the call that a tool's message answers, and
-    ``is_error`` whether it says that the call failed. ``content`` is text, its parts joined.
-    """
+    """A message of a client's conversation."""
 
     role: Role
     content: str = ""
+    """The text, its parts joined."""
     calls: tuple[ClientCall, ...] = ()
+    """The calls of an assistant's message."""
     call_id: str = ""
+    """The call that a tool's message answers."""
     is_error: bool = False
+    """True if a tool's message says that the call failed."""
 
 
 class TurnRequest(Struct, frozen=True, kw_only=True):
-    """A turn that a client asks for.
-
-    ``tool_choice`` is ``auto``, ``none``, ``required`` or a tool's name. ``allowed`` are the tools
-    that may be called now where these are not all, ``parallel`` is whether the turn may hold
-    several calls. ``schema`` is what the answer must fit, as a JSON value; None for text.
-    ``sampling`` goes to the server as it is (temperature, top_p, seed …). ``stop`` are texts that
-    end the answer, ``max_tokens`` is a ceiling, None for the settings' own. ``left_out`` are the
-    fields and tools that were accepted and have no effect, by the names that the client gave.
-    ``custom_tools`` are those whose one argument is a text.
-    ``catalog_note`` says how much of the tools' descriptions is left, empty if all of it is.
-    ``size`` is how many bytes the body has that it was read of; ``streamed``: the client sees the
-    text as it comes.
-    ``prompt`` is one that goes to the model as it is, in place of all messages; ``top_logprobs`` is
-    how many alternatives of each token are wanted then.
-    """
+    """A turn that a client asks for."""
 
     messages: tuple[ClientMessage, ...] = ()
     prompt: str | None = None
+    """A prompt that goes to the model unchanged, in place of all messages."""
     model: str = ""
     tools: tuple[ToolSpec, ...] = ()
     custom_tools: frozenset[str] = frozenset()
+    """The tools whose one argument is a text."""
     tool_choice: str = "auto"
+    """``auto``, ``none``, ``required`` or a tool's name."""
     allowed: frozenset[str] | None = None
+    """The tools that may be called now; None if all may."""
     parallel: bool = True
+    """True if the turn may have several calls."""
     schema: Mapping[str, Any] | None = None
+    """The schema that the answer must fit, as a JSON value; None for text."""
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters that go to the server unchanged (temperature, top_p, seed …)."""
     stop: tuple[str, ...] = ()
+    """Texts that end the answer."""
     max_tokens: int | None = None
+    """The most tokens of the turn; None for the limit of the settings."""
     left_out: tuple[str, ...] = ()
+    """Accepted fields and tools that have no effect, by the client's names."""
     catalog_note: str = ""
+    """The part of the tools' descriptions that is left, in words; empty if all of it is."""
     top_logprobs: int = 0
+    """The alternatives of each token that are asked for, with ``prompt``."""
     size: int = 0
+    """The bytes of the body."""
     streamed: bool = True
+    """True if the client sees the text as it comes."""
 
     @property
     def conversation(self) -> tuple[ClientMessage, ...]:
-        """The messages before the turn, without a last one of the model's own."""
+        """The messages before the turn; a last message of the model begins the turn."""
         return self.messages[:-1] if self._ends_with_model else self.messages
 
     @property
     def beginning(self) -> str:
-        """The text of a last message of the model's own, which the turn begins with."""
+        """The text of the model's last message, with which the turn begins; else empty."""
         return self.messages[-1].content if self._ends_with_model else ""
 
     @property
@@ -114,7 +115,7 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def messages_size(self) -> int:
-        """About how many characters of the body the messages are."""
+        """The characters of the messages in the body, about."""
         texts = sum(len(message.content) for message in self.messages)
         calls = (call for message in self.messages if message.calls for call in message.calls)
         arguments = sum(len(call.arguments) + _MESSAGE_OVERHEAD for call in calls)
@@ -184,7 +185,7 @@ class TextAdded(Struct, frozen=True):
 
 
 class ThoughtAdded(Struct, frozen=True):
-    """More of what the model thinks."""
+    """More of the model's thought."""
 
     text: str
 
@@ -206,18 +207,18 @@ class ArgumentsAdded(Struct, frozen=True):
 
 TurnEvent = FirstToken | TextAdded | ThoughtAdded | CallAdded | ArgumentsAdded
 Emit = Callable[[TurnEvent], None]
-"""Takes what comes of a turn, while it forms."""
+"""Takes the events of a turn, as it is written."""
 
 
 class SentCalls:
-    """The size of what was sent of each call, in the stream of one interface."""
+    """The characters of each call that were sent, in the stream of one interface."""
 
     def __init__(self) -> None:
         self._sizes: list[int] = []
         self._names: list[str] = []
 
     def begin(self, name: str) -> None:
-        """Take in that the next call was begun, of the tool of this name."""
+        """Note that the next call was begun, of the tool of this name."""
         self._sizes.append(0)
         self._names.append(name)
 
@@ -226,27 +227,28 @@ class SentCalls:
         return self._names[index]
 
     def add(self, index: int, piece: str) -> None:
-        """Take in that a piece of a call's arguments, or of its text, was sent."""
+        """Note that a piece of a call's arguments, or of its text, was sent."""
         self._sizes[index] += len(piece)
 
     def __len__(self) -> int:
         return len(self._sizes)
 
     def remaining(self, index: int, text: str) -> str:
-        """Return what is left to be sent of a call's whole arguments or text."""
+        """Return the part of a call's whole arguments or text that was not sent yet."""
         return text[self._sizes[index] :]
 
 
 # --- errors ---------------------------------------------------------------------------------------
 
 _FINAL: Final = frozenset(("model_output_invalid", "timeout", "upstream_timeout"))
-"""Codes of server errors that the same request meets again, so clients should not repeat it."""
+"""Codes of server errors that the same request would cause again, so clients should not repeat it.
+"""
 
 _PASSING: Final = frozenset((408, 409, 429))
 """Statuses below 500 of requests that may succeed later."""
 
 RETRY_SECONDS: Final = 5
-"""Seconds after which to ask again if nobody says better: a server that loads takes some."""
+"""Seconds after which to ask again if the server gives no time: loading a model takes some."""
 
 
 class ApiError(MlxToolsError):
@@ -317,13 +319,13 @@ def unsupported(param: str, problem: str) -> ApiError:
 
 
 def as_api_error(error: MlxToolsError) -> ApiError:
-    """Return the error that a client gets for an error of ours."""
+    """Return the error that a client gets for an error of mlx-tools."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, StorageError):  # the disk is full, the database is away
         return ApiError(503, "storage_unavailable", str(error), retry_after=5)
     if isinstance(error, BackendTimeout):
-        # What would allow a run more time is no option of the gateway's.
+        # A gateway's client has no option to allow a run more time.
         return ApiError(504, "upstream_timeout", error.message)
     if isinstance(error, BackendUnreachable):
         return ApiError(502, "upstream_error", str(error), should_retry=False)
@@ -355,9 +357,9 @@ def server_sent(data: Mapping[str, Any], kind: str = "") -> str:
 
 
 class EventTemplate:
-    """A server-sent event of which one text changes; the rest of it is written once.
+    """A server-sent event of which only one text changes; the rest is written once.
 
-    ``data`` has `CHANGES` in the place of that text, and behind it nothing that a client wrote.
+    ``data`` has `CHANGES` in the place of that text, and after it nothing that a client wrote.
     """
 
     CHANGES: Final = "\x00"
@@ -373,9 +375,8 @@ class EventTemplate:
 class Reply(Protocol):
     """The answer of one interface to one request.
 
-    ``streamed`` is whether the client wants events. Each text that a method gives is one
-    server-sent event, whole, with its blank line. The texts are made in the order in which they
-    are sent.
+    ``streamed`` is True if the client wants events. Each text that a method returns is one complete
+    server-sent event, with its blank line. The texts are made in the order in which they are sent.
     """
 
     streamed: bool
@@ -385,11 +386,11 @@ class Reply(Protocol):
         ...
 
     def tell(self, event: TurnEvent) -> Iterable[str]:
-        """Return the events that tell of what has come."""
+        """Return the events for what has come."""
         ...
 
     def idle(self) -> Iterable[str]:
-        """Return the event that says nothing, for a client that would take us for dead."""
+        """Return an event without content, which shows that the server is alive."""
         ...
 
     def end(self, done: TurnDone) -> Iterable[str]:
@@ -397,7 +398,7 @@ class Reply(Protocol):
         ...
 
     def fail(self, error: ApiError) -> Iterable[str]:
-        """Return the events that end a stream in which something went wrong."""
+        """Return the events that end a stream after an error."""
         ...
 
     def whole(self, done: TurnDone) -> JsonObject:

@@ -1,7 +1,7 @@
 """OpenAI's ``/v1/responses``, as Open Responses specifies it. Pure.
 
-What a body says is honoured where it changes the answer, accepted where it changes only what
-somebody else pays or keeps, and refused by name otherwise.
+A field has its effect if it changes the answer. It is accepted without effect if it only changes
+what somebody else pays or keeps. Any other field is refused by name.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _ACCEPTED: Final = (
     *("access_programs", "background_options", "client_metadata", "prompt_cache_options"),
     *("prompt_cache_retention", "reasoning", "service_tier", "stream_options", "user"),
 )
-"""Fields that change what somebody else pays, keeps or measures; nothing of it is done here."""
+"""Fields that change what somebody else pays, keeps or measures; they have no effect here."""
 
 _UNSUPPORTED: Final = {
     "store": "no response is kept; send all items each time",
@@ -73,11 +73,11 @@ _UNSUPPORTED: Final = {
     "prompt": "no templates are kept; send the text itself",
     "top_logprobs": "the model's probabilities are not passed on",
 }
-"""Fields that ask for what cannot be had here, and why not."""
+"""Fields that ask for something that is not supported, and why not."""
 
 
 class MessageItem(Body):
-    """A message of anybody."""
+    """A message of any role."""
 
     role: Literal["user", "assistant", "system", "developer"]
     content: Parts
@@ -128,7 +128,7 @@ def _items(value: Any) -> Any:
 
 
 class ResponsesBody(SamplingBody):
-    """The body, but for its items and tools, which have a reader each."""
+    """The body without its items and tools, which have readers of their own."""
 
     model: str | None = None
     input: Annotated[
@@ -178,8 +178,8 @@ def read_responses(
 ) -> tuple[TurnRequest, Reply]:
     """Read what a body asks for, and how it is answered. Raises `ApiError`.
 
-    ``new_id`` gives letters and digits that nobody else has, ``now`` is in seconds since 1970.
-    ``temperature`` is what the model is sampled with where the body does not say.
+    ``new_id`` gives letters and digits that nobody else has. ``now`` is in seconds since 1970.
+    ``temperature`` is used if the body has none.
     """
     asked = read(ResponsesBody, body)
     for name, problem in _UNSUPPORTED.items():
@@ -276,7 +276,7 @@ def _read_messages(items: Sequence[JsonObject], history: HistoryReader) -> list[
 
 
 _SILENT: Final = ("reasoning", "additional_tools", "configuration_update", "compaction_trigger")
-"""Kinds of items that say nothing to a model in the conversation."""
+"""Kinds of items in a conversation without meaning for a model."""
 
 
 def _item_messages(
@@ -378,7 +378,7 @@ def _flat(
 ) -> Iterator[tuple[str, NamespaceParam | None, JsonObject]]:
     """Yield the tools, each with its place in the body and its group.
 
-    Of those that items offer only new ones are given.
+    Of the tools in items only the new ones.
     """
     lists: list[tuple[str, Any]] = [("tools", tools)]
     for index, item in enumerate(items):
@@ -430,7 +430,7 @@ class ResponsesReply:
     streamed: bool
     _output: list[JsonObject] = field(default_factory=list, init=False)
     _open: str = field(default="", init=False)  # the type of the open item of text
-    _text: list[str] = field(default_factory=list, init=False)  # of that item
+    _text: list[str] = field(default_factory=list, init=False)  # the text of that item
     _sent_calls: SentCalls = field(default_factory=SentCalls, init=False)
     _first_call: int = field(default=0, init=False)  # the item of the first call
     _number: int = field(default=-1, init=False)
@@ -480,10 +480,11 @@ class ResponsesReply:
 
     def fail(self, error: ApiError) -> Iterator[str]:
         told = responses_error(error)
-        # The specification has the error in a field of its own, OpenAI's client at the top.
+        # The specification has the error in a field of its own, OpenAI's client expects it at the
+        # top.
         beside = {name: told["error"][name] for name in ("message", "param", "code")}
         yield self._event("error", **beside, **told)
-        # Codex asks again up to 30 times unless the code is one of those that it knows.
+        # Codex asks again up to 30 times unless it knows the code.
         code = "invalid_prompt" if error.should_retry is False else error.code
         if error.code == "context_length_exceeded":
             code = error.code

@@ -29,13 +29,13 @@ from mlx_tools.schema import make_validator
 from mlx_tools.store import load_words
 
 DEFAULT: Final = "default"
-"""The name to which the model that was named, or the first that is served, answers too."""
+"""The name that also stands for the configured model, or else for the first that is served."""
 
 REQUEST_SECONDS: Final = 600.0
 """Seconds that one request may take, corrections included."""
 
 TRIAL: Final = 20.0
-"""Seconds for the trial of a server's own function calling, once for each server and model."""
+"""Seconds for the test of a server's own function calling, once for each server and model."""
 
 Note = Callable[[str], None]
 
@@ -47,12 +47,12 @@ _CONTEXT_FIELDS: Final = (
 LM Studio and Anthropic."""
 
 _MAX_UNKNOWN: Final = 20
-"""Unknown names of which the person who serves is told: they come from clients."""
+"""Unknown names that are reported to the person who serves: they come from clients."""
 
 
 @lru_cache(maxsize=64)
 def _compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Return the expression of a pattern of names, in which ``*`` is any text."""
+    """Return the regular expression of a pattern of names, in which ``*`` is any text."""
     return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
 
 
@@ -60,10 +60,10 @@ def _compile_pattern(pattern: str) -> re.Pattern[str]:
 class ServedModels:
     """The models behind a configuration's backend.
 
-    A model is open_runners when it is first asked for.
+    A model is opened when it is first asked for.
 
     Attributes:
-        options: The settings that models are open_runners with.
+        options: The settings that models are opened with.
         note: Tells the person who serves.
         aliases: Other names of models, by patterns with ``*``; an exact name comes first.
         any_model: If only one model is served, it answers to any name.
@@ -92,13 +92,13 @@ class ServedModels:
         if named is None and read_traits(speaker.backend).asks_server:
             others = await speaker.backend.models()  # type: ignore[attr-defined]
         if (start := getattr(speaker.backend, "start", None)) is not None:
-            await start()  # the first client does not wait for it
-        # What checks arguments takes long to import: no stream should stand still for it.
+            await start()  # so that the first client does not wait for it
+        # The validator takes long to import: it must not stop a stream.
         await anyio.to_thread.run_sync(make_validator, {"type": "object"})
         self.names = tuple(dict.fromkeys((own, *others)))
 
     async def aclose(self) -> None:
-        """Close what was open_runners."""
+        """Close the open models."""
         await self.exit_stack.aclose()
 
     def served_name(self, name: str) -> str:
@@ -133,7 +133,7 @@ class ServedModels:
     async def speaker(self, name: str) -> TurnRunner:
         """Return the runner of the model of this name. Raises `ApiError` if there is none."""
         name = self.served_name(name)
-        if name in self.open_runners:  # it does not wait for one that is being looked at
+        if name in self.open_runners:  # no request waits for a model that is being opened
             return self.open_runners[name]
         async with self._lock:
             if name not in self.open_runners:
@@ -168,7 +168,7 @@ class ServedModels:
         return {name: self.open_runners.get(name) for name in self.names}
 
     async def open_model(self, name: str | None, *, first: bool = False) -> TurnRunner:
-        """Open a model; with the ``first`` its server's own function calling is tried."""
+        """Open a model; for the ``first`` its server's own function calling is tested."""
         options = replace(self.options, model=name, spread=True, serves=True)
         chosen, settings = await self.exit_stack.enter_async_context(
             open_selected_backend(options, self.note)
@@ -188,7 +188,8 @@ class ServedModels:
             weak_model=setup.decided.weak,
             catalog=options.configuration.settings.gateway.catalog,
         )
-        limits = replace(  # a long prompt is read for minutes, and clients are told that we live
+        # a long prompt is read for minutes, and clients are told that the server is alive
+        limits = replace(
             options.configuration.limits(),
             total_timeout=REQUEST_SECONDS,
             completion_timeout=REQUEST_SECONDS,

@@ -156,7 +156,7 @@ class Gateway:
         return {name: copy(getattr(self, name)) for name in _ADDITIONS}
 
     def restore(self, additions: Mapping[str, Any]) -> None:
-        """Go back to such a copy: of a plugin that fails, nothing stays."""
+        """Restore such a copy: nothing stays of a plugin that fails."""
         for name, value in additions.items():
             setattr(self, name, value)
 
@@ -190,12 +190,12 @@ def application(gateway: Gateway, door: AccessRules, hooks: Plugins | None = Non
             yield
 
     middleware = [Middleware(Guard, door=door, error_body=_refusal_body)]
-    if door.origins:  # pages of others are refused by the guard
+    if door.origins:  # the guard refuses pages of others
         middleware.append(
             Middleware(
                 CORSMiddleware,
                 allow_origins=list(door.origins),
-                allow_private_network=True,  # of these origins alone
+                allow_private_network=True,  # only of these origins
                 allow_methods=["GET", "POST"],
                 allow_headers=["*"],
             )
@@ -241,7 +241,8 @@ def _plugin_routes(gateway: Gateway, hooks: Plugins) -> list[BaseRoute]:
         has_page = gateway.page_path != before["page_path"]
         (page if has_page else others).extend(route for _, routes in results for route in routes)
     if gateway.page_path:
-        # Below these paths the gateway asks for no key: no other plugin may serve anything there.
+        # The gateway asks for no key below these paths, so no other plugin may serve anything
+        # there.
         nothing = Router(redirect_slashes=False)
         paths = ("/", gateway.page_path.rstrip("/"))
         page += [*(Route(path, nothing) for path in paths), Mount(gateway.page_path, nothing)]
@@ -260,7 +261,7 @@ def _addition_fault(gateway: Gateway, old_additions: Mapping[str, Any]) -> str |
             return f"{name} is {type(value).__name__} now, and was {type(old).__name__}"
     try:
         json.dumps(openapi_document(gateway.operations, gateway.schemas))
-    except Exception as error:  # somebody else's values: nothing is known of them
+    except Exception as error:  # somebody else's values: they may be anything
         return f"its operations or schemas cannot be described: {describe_error(error)}"
     return None
 
@@ -396,14 +397,14 @@ def _check_turn(turn: TurnRequest, body: bytes, reply: Reply) -> TurnRequest:
 
 
 def _check_bounds(turn: TurnRequest) -> TurnRequest:
-    """Return a turn of not too many messages and calls. Raises `ApiError` of others."""
+    """Return a turn. Raises `ApiError` if it has too many messages or calls."""
     if turn.messages_count > MAX_PARTS:
         raise invalid("messages", f"more than {MAX_PARTS} messages and calls")
     return turn
 
 
 def _identify_client(request: Request) -> str:
-    """Return the client of a request, for turns at a full house."""
+    """Return the client of a request, by which waiting requests take turns."""
     host = request.client.host if request.client is not None else ""
     return f"{host} {request.headers.get('user-agent', '')}"
 
@@ -423,7 +424,8 @@ def _done_headers(done: TurnDone) -> dict[str, str]:
 async def _models(request: Request) -> Response:
     rows = request.app.state.gateway.models.rows()
     ids = [row["id"] for row in rows]
-    pages = {"has_more": False, "first_id": ids[0], "last_id": ids[-1]}  # as Anthropic lists them
+    # in Anthropic's form of the list
+    pages = {"has_more": False, "first_id": ids[0], "last_id": ids[-1]}
     return JSONResponse({"object": "list", "data": rows, **pages})
 
 
@@ -496,7 +498,7 @@ async def _error_response(request: Request, error: Exception) -> Response:
 
 
 GRACE_SECONDS: Final = 30
-"""Seconds that requests may take to end once the gateway is told to."""
+"""Seconds that requests may take to end once the gateway is asked to end."""
 
 
 async def serve(options: RunOptions, key: str, note: Note) -> None:

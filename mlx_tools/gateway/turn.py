@@ -1,8 +1,8 @@
 """One turn for a client, from the prompt to the events of the answer.
 
-A turn that cannot be read, or calls nothing that may be called, is corrected inside the request, up
-to two times. What a client was told by then stays: text stands before what the model says next, and
-a call goes on from what was told of it.
+A turn that cannot be read, or calls nothing that may be called, is corrected within the request, up
+to two times. What a client has received by then stays: the model's next text comes after it, and a
+call goes on from what was sent of it.
 """
 
 from __future__ import annotations
@@ -87,21 +87,21 @@ from mlx_tools.transcript import (
 )
 
 ATTEMPTS: Final = 3
-"""So often a model may write one turn: the first time, and two corrected ones."""
+"""Times that a model may write one turn: the first time, and two corrected ones."""
 
 STEP: Final = 20_000
 """Characters of a prompt that are counted in one go: 40 ms, in which nobody else is served."""
 
 DEFAULT_MAX_TOKENS: Final = 8_192
-"""Tokens of a turn for which neither the client nor the context says a bound."""
+"""Tokens of a turn if neither the client nor the context sets a limit."""
 
 _BEGINNING_LEFT_OUT: Final = "the last message as the beginning of the answer"
-"""Stands in the header of what was left out."""
+"""The entry for it in the header of what was left out."""
 
 
 @dataclass
 class TurnRunner:
-    """A model that turns are asked of."""
+    """A model that writes turns for clients."""
 
     backend: Backend
     profile: PromptProfile
@@ -113,7 +113,7 @@ class TurnRunner:
     _fit: CatalogFit | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        """Fit tools into the context, if its size is known and all is told of them."""
+        """Fit tools into the context, if its size is known and all of them are described."""
         context = self.profile.settings.context
         if context is not None and self.profile.catalog == "whole":
             self._fit = CatalogFit(context, self._count)
@@ -121,9 +121,9 @@ class TurnRunner:
     async def prepare(self, request: TurnRequest) -> TurnRequest:
         """Fit a request to this model: the answer's beginning, and the descriptions.
 
-        A beginning that the model cannot go on from is told as its message. Descriptions are
-        shortened to what the context can hold. Raises `ApiError` for a conversation that the model
-        cannot go on with.
+        A beginning that the model cannot go on from becomes its message. Descriptions are shortened
+        to what the context can hold. Raises `ApiError` for a conversation that the model cannot go
+        on with.
         """
         if request.beginning and not self._takes_beginning(request):
             go_on = ClientMessage("user", self.profile.words.texts["turns.go_on"])
@@ -148,9 +148,9 @@ class TurnRunner:
         return is_free and (route is None or route.get("completes", True) is not False)
 
     async def run(self, request: TurnRequest, emit: Emit, new_id: Callable[[], str]) -> TurnDone:
-        """Take the turn that a client asks for, and tell of it as it forms.
+        """Write the turn that a client asks for, and send its events as they come.
 
-        ``new_id`` gives ids for calls. Raises `ApiError`, whatever went wrong.
+        ``new_id`` gives ids for calls. Raises `ApiError` for every failure.
         """
         backend = ErrorMappingBackend(self.backend, on_text=lambda: emit(FirstToken()))
         try:
@@ -168,7 +168,7 @@ class TurnRunner:
     async def _pass_on(
         self, backend: ErrorMappingBackend, request: TurnRequest, prompt: str, emit: Emit
     ) -> TurnDone:
-        """Let the model go on from the bytes of a prompt."""
+        """Let the model continue the bytes of a prompt."""
         sampling = dict(request.sampling)
         asked = CompletionRequest(
             prompt=prompt,
@@ -226,7 +226,7 @@ class TurnRunner:
 
         Raises `ApiError`.
         """
-        # Of the messages only the new ones take time.
+        # Only the new messages take time.
         has_tools = request.size > LARGE and not request.is_plain
         tools_size = request.size - request.messages_size if has_tools else 0
         conversed = await in_thread_if_large(tools_size, partial(self._recall, request))
@@ -236,7 +236,7 @@ class TurnRunner:
         return _TurnInProgress(self, request, emit, new_id, backend, conversed)
 
     def _recall(self, request: TurnRequest) -> ConversationFold:
-        """Return the conversation of a request, with the beginning that is known."""
+        """Return the conversation of a request, started from its known beginning."""
         header = self.profile.header(request, self.limits)
         specs = {spec.name: spec for spec in request.tools}
         inputs = SessionInputs(specs=specs, words=self.profile.words)
@@ -245,7 +245,7 @@ class TurnRunner:
     async def measure(self, prompt: str) -> int:
         """Return the tokens of a prompt.
 
-        One that is long is counted in steps, and others are served between them.
+        A long one is counted in steps, and others are served between them.
         """
         async with self._count_lock:  # the counter goes on from the text before
             for end in range(self.counter.count_known(prompt) + STEP, len(prompt), STEP):
@@ -255,7 +255,7 @@ class TurnRunner:
 
 
 class _CallsUnfinished(Exception):
-    """The model's turn does not end calls as the client was told of them."""
+    """The model's turn does not end calls as they were sent to the client."""
 
     def __init__(self, result: CompletionResult, calls: list[ClientCall | None]) -> None:
         super().__init__()
@@ -264,7 +264,7 @@ class _CallsUnfinished(Exception):
 
 
 class _TurnInProgress:
-    """One request under way."""
+    """One request in progress."""
 
     def __init__(
         self,
@@ -288,16 +288,16 @@ class _TurnInProgress:
         self._thoughts: list[str] = []
         self._usages: list[Usage] = []
         self._attempts = 0
-        self._step: Complete | None = None  # that the model took last
-        self._result: CompletionResult | None = None  # what came of it
-        self._restarts = 0  # of the model's turn
-        # The turn is one that the memory can bring back.
+        self._step: Complete | None = None  # the last step of the model
+        self._result: CompletionResult | None = None  # the result of that step
+        self._restarts = 0  # restarts of the model's turn, as far as they are known
+        # True if the memory can bring the turn back.
         self._is_kept = not self._beginning
         self._conversed = conversed
-        # Characters of which the next step has not been worked out before.
+        # Characters for which the next step has not been worked out before.
         self._new_size = request.size - conversed.known_size
         self._session = conversed.session
-        # What a call copies out of a result is for the client to know, not for us to refuse.
+        # The client is told that a call is copied out of a result; nothing is refused here.
         self._results, self._session.calls_seen_in_outputs = (
             self._session.calls_seen_in_outputs,
             set(),
@@ -320,7 +320,7 @@ class _TurnInProgress:
         return self._limit_step(step)
 
     def _limit_step(self, step: Complete) -> Complete:
-        """Limit a step to the client's tools, and begin the first with the client's text."""
+        """Limit a step to the client's tools; begin the first with the client's text."""
         if self._request.allowed is not None:
             rules = step.rules
             callable_now = self._request.allowed | {rules.result}
@@ -353,7 +353,7 @@ class _TurnInProgress:
             try:
                 await driver.take_turn()
             except StopTextFound:
-                assert self._step is not None  # it came while the model took a step
+                assert self._step is not None  # it came while the model worked out a step
                 return await self._cut_off(self._step)
             except _CallsUnfinished as unfinished:
                 return await self._finish_sent_calls(unfinished.result, unfinished.calls)
@@ -363,7 +363,7 @@ class _TurnInProgress:
             if self._answer.has_text and self._request.schema is not None:
                 break  # what the client has seen cannot be taken back
             if self._session.state is State.IDLE:
-                break  # the model means it so
+                break  # the model wrote it again, so it is meant
             self._answer.restart()
         raise ApiError(502, "model_output_invalid", f"the model wrote no turn that fits: {problem}")
 
@@ -406,7 +406,7 @@ class _TurnInProgress:
     ) -> list[ClientCall | None] | None:
         """Return the calls that were begun for the client if some are left unfinished.
 
-        Each that it does not finish is None. A server that cannot go on from a text finishes none.
+        An unfinished call is None. A server that cannot go on from a text finishes none.
         """
         can_go_on = not (step.rules.server_split_calls and step.strategy == "free")
         if not self._calls.calls or result.finish_reason == "length" or not can_go_on:
@@ -420,7 +420,7 @@ class _TurnInProgress:
     async def _finish_sent_calls(
         self, result: CompletionResult, ends: list[ClientCall | None]
     ) -> TurnDone:
-        """Let the model go on from what the client was told of calls. Raises `ApiError`."""
+        """Let the model finish calls that were sent in part. Raises `ApiError`."""
         self._is_kept = False  # the model did not write these calls in one turn
         repairs = dict.fromkeys(_repairs(self._judge(result.reading)))
         while None in ends and self._attempts < ATTEMPTS:
@@ -441,7 +441,7 @@ class _TurnInProgress:
         return self._done("tool_calls", calls, repairs=tuple(repairs))
 
     def _continue_call(self, call: SentCall) -> Complete:
-        """Return the completion that goes on from what the client was told of a call."""
+        """Return the completion that goes on from the part of a call that was sent."""
         step = self._next_completion()
         rules = replace(
             step.rules,
@@ -486,7 +486,8 @@ class _TurnInProgress:
             self._restarts = turn.restarts
             self._answer.restart()
             self._calls.stop_arguments()
-        is_given_up = turn is not None and turn.unfilled  # what comes is told at its end
+        # the events are sent at the end of the call
+        is_given_up = turn is not None and turn.unfilled
         match event:
             case events.ThoughtPiece() if not self._calls.calls:
                 self._think(event.text)
@@ -507,7 +508,7 @@ class _TurnInProgress:
     def _finish_turn(self) -> tuple[TurnDone | None, str]:
         """Return the end of the turn that the model wrote, or its fault."""
         result = self._result
-        assert result is not None  # what the driver took was a turn
+        assert result is not None  # the driver has taken a turn
         reading, follow = result.reading, self._session.current.records
         answer = next((r for r in follow if isinstance(r, AnswerRecord)), None)
         allowed = {r.call for r in follow if isinstance(r, DecisionRecord) and r.decision != "deny"}
@@ -520,15 +521,15 @@ class _TurnInProgress:
             cut = result.finish_reason == "length"
             return self._called(calls, follow, reading, cut=cut), ""
         if result.finish_reason == "length" and not self._is_corrected(reading.error):
-            return self._done("length"), ""  # a call that was cut off is none
+            return self._done("length"), ""  # a call that was cut off does not count
         faults = [info.message for r in follow if (info := getattr(r, "error", None)) is not None]
         return None, "; ".join(faults) or "it looks like a call that cannot be read"
 
     def _is_corrected(self, error: ErrorInfo | None) -> bool:
         """Return whether the model is told what is wrong with a turn that was cut off.
 
-        One that repeated itself is corrected once. Whoever set the token limit learns of a cut
-        there.
+        A turn that repeated itself is corrected once. A cut at the token limit is left to the
+        client, who set it.
         """
         if error is None:
             return False
@@ -550,7 +551,7 @@ class _TurnInProgress:
         ends = self._calls.final_calls(self._judge(reading)) if self._calls.calls else []
         if None in ends and cut:
             return self._done("length")
-        if None in ends:  # of a server that cannot go on from a text
+        if None in ends:  # for a server that cannot go on from a text
             raise ApiError(
                 502, "model_output_invalid", "the model wrote another call than it began"
             )
@@ -594,7 +595,7 @@ class _TurnInProgress:
         message = ClientMessage("assistant", text, calls)
         key = next_key(self._conversed.key, message)
         self._runner.memory.keep(key, tuple(self._writer.turned) if is_kept else ())
-        # What the whole turn cost: the last prompt, and all that was written.
+        # The cost of the whole turn: the last prompt, and all text that was written.
         written = total_usage(self._usages).completion_tokens
         return TurnDone(
             finish=finish,
@@ -611,7 +612,7 @@ class _TurnInProgress:
     def _leaves_beginning(self) -> bool:
         """Return whether the answer does not follow the client's beginning.
 
-        A corrected turn begins anew, and the model may write a whole message instead.
+        A corrected turn begins again, and the model may write a whole message instead.
         """
         if not self._beginning or self._request.is_plain:
             return False
@@ -622,8 +623,8 @@ class _TurnInProgress:
     async def _billed_usage(self, step: Complete, result: CompletionResult) -> Usage:
         """Return the usage of a turn, from which clients see how full the context is.
 
-        It has the prompt once, though a mend asks with it again. What the server does not say is
-        counted here.
+        It counts the prompt once, although a mend sends it again. Numbers that the server does not
+        report are counted here.
         """
         asked = result.usages[0] if result.usages else Usage()
         completion = total_usage(result.usages).completion_tokens
@@ -637,7 +638,7 @@ class _TurnInProgress:
     async def _cut_off(self, step: Complete) -> TurnDone:
         """End a turn at a stop text, whose stream was closed early.
 
-        It was closed before it said what it cost.
+        It was closed before it reported its usage.
         """
         prompt = await self._runner.measure(step.prompt)
         tokens = self._runner.counter.count(self._answer.text)
@@ -647,7 +648,7 @@ class _TurnInProgress:
     # --- without tools ---
 
     async def _run_plain(self) -> TurnDone:
-        """Let the model write as it does; what it writes is the answer."""
+        """Let the model write freely; its text is the answer."""
         self._step = step = await self._limit_tokens(await self.pending_request())
         request = make_request(self._session, step.prompt, step.max_tokens)
         if step.messages is not None:
@@ -677,7 +678,7 @@ class _TurnInProgress:
             return await self._cut_off(step)
         written.usages.append(usage)
         self._usages.append(await self._billed_usage(step, written))
-        # What it wrote is what the client sends back: the memory has nothing to bring back.
+        # The client sends back exactly what the model wrote: there is nothing to remember.
         finish: FinishReason = "length" if written.finish_reason == "length" else "stop"
         return self._done(finish)
 

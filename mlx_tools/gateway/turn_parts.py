@@ -65,7 +65,7 @@ class ClientRunner:
 
 
 class ClientDecisions:
-    """Decides nothing: the client asks whom it wants about its calls."""
+    """Decides nothing: the client decides about its own calls."""
 
     def __init__(self, writer: TurnWriter) -> None:
         self._writer = writer

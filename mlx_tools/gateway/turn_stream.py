@@ -23,14 +23,13 @@ from mlx_tools.gateway.request import (
 )
 
 EVENT_SECONDS: Final = 9.0
-"""The longest silence within a stream: clients that wait 10 seconds for an event are known."""
+"""The longest silence within a stream: some clients wait only 10 seconds for an event."""
 
 CALL_SECONDS: Final = 0.5
 """Seconds that the beginning of a call waits to be sent.
 
-A call that is written at once is sent whole, and of one that the token limit cuts off as fast
-nothing is. Nobody sees half a second.
-"""
+A call that is written within this time is sent whole, and nothing is sent of one that the token
+limit cuts off so soon. Nobody notices half a second."""
 
 HEAD_SECONDS: Final = 50.0
 """Seconds that the response's head waits for the model's first token, which a long prompt delays.
@@ -58,7 +57,7 @@ class News:
         self.is_set = False
 
     def close(self) -> None:
-        """Let go of the timer."""
+        """Release the timer."""
         self._timer.close()
 
     async def wait(self) -> None:
@@ -92,7 +91,7 @@ def _now() -> float:
 
 
 class Clock(Struct, frozen=True):
-    """A clock, and a wait for news by it: so many seconds at most."""
+    """A clock, and a wait for news by this clock: so many seconds at most."""
 
     now: Callable[[], float] = _now
     wait: Callable[[News, float], Awaitable[bool]] = News.wait_for
@@ -101,7 +100,7 @@ class Clock(Struct, frozen=True):
 class TurnStream:
     """Sends the events of a turn as they come, and breaks a long silence.
 
-    The head and the opening events go out with the model's first token.
+    The response's head and the opening events are sent with the model's first token.
     """
 
     def __init__(
@@ -109,14 +108,14 @@ class TurnStream:
     ) -> None:
         self._reply, self._sender, self._headers, self._clock = reply, sender, headers, clock
         self._sent_at = clock.now()
-        self._call_at: float | None = None  # when the calls that wait are due
+        self._call_at: float | None = None  # the time at which waiting calls are sent
         self._waiting: list[TurnEvent] = []
         self._news, self._is_ended = News(), False
 
     async def send(self, run: Callable[[Emit], Awaitable[TurnDone]]) -> None:
-        """Run a turn and send its events. Raises `ApiError` where it failed.
+        """Run a turn and send its events. Raises `ApiError` if it failed.
 
-        An error that comes behind the head is sent as the interface's own error event too.
+        An error after the head is also sent as the interface's own error event.
         """
         done: TurnDone | ApiError
         try:
@@ -173,7 +172,10 @@ class TurnStream:
                 await self._send(self._reply.idle() if is_late else ())
 
     async def _send(self, events: Iterable[str], *, last: bool = False) -> None:
-        """Send what waits and then ``events``, each made in this order: some are numbered."""
+        """Send the waiting events, then ``events``.
+
+        They are made in this order, because some are numbered.
+        """
         texts: list[str] = []
         if not self._sender.has_begun:
             await self._sender.head(dict(self._headers))
