@@ -1,4 +1,4 @@
-"""Checks of golden transcripts: a replay, or the questions asked once more."""
+"""Checks of golden transcripts: a replay, or the questions asked again."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Mode = Literal["replay", "live"]
 
 
 class Column(Struct, frozen=True):
-    """A column of the matrix: the means of a check. A replay has none of the three."""
+    """A column of the matrix of checks. A replay has empty fields."""
 
     model: str = ""
     style: str = ""
@@ -67,7 +67,7 @@ class Sample(Struct, frozen=True, kw_only=True):
     records: tuple[Record, ...] = ()
     """The records of the run, the header first."""
     error: str = ""
-    """The reason why it could not be run to its end, or the transcript not be read."""
+    """The reason why the run did not reach its end, or the transcript could not be read."""
     seconds: float | None = None
     """The time that a live run took."""
 
@@ -77,7 +77,7 @@ class Sample(Struct, frozen=True, kw_only=True):
 
 
 class GoldenCheck(Struct, frozen=True, kw_only=True):
-    """All runs of one transcript in one cell. ``path`` is as it was named."""
+    """All runs of one transcript in one cell. ``path`` is as the caller wrote it."""
 
     name: str
     path: str
@@ -145,7 +145,7 @@ def add_shares(shares: Iterable[Share]) -> Share:
 def replay_file(path: Path, *, with_records: bool = False) -> GoldenCheck:
     """Replay one file.
 
-    A file that cannot be read or replayed is a check that failed, with the error.
+    A file that cannot be read or replayed is a failed check with the error.
     """
     records: tuple[Record, ...] = ()
     golden = None
@@ -163,7 +163,7 @@ def replay_file(path: Path, *, with_records: bool = False) -> GoldenCheck:
 def failure_text(check: GoldenCheck) -> str:
     """Return the findings of a failed replay, for a person at a terminal.
 
-    The text holds nothing that steers a terminal, and nothing that cannot be sent as UTF-8.
+    The text holds nothing that controls a terminal, and nothing that cannot be sent as UTF-8.
     """
     (sample,) = check.samples
     return escape_invisible(
@@ -255,10 +255,10 @@ def _differences(
 
 
 class _RecordedTools:
-    """Tools that give what they were recorded to give.
+    """Tools that return their recorded results.
 
-    A call gets the output of the recorded call with the same arguments; else that of a recorded
-    call whose place it may take by what is expected; else an error.
+    A call gets the output of the recorded call with the same arguments, else that of a recorded
+    call that it may replace by the expectation, else an error.
     """
 
     def __init__(self, golden: Golden, expectations: Sequence[Expectation]) -> None:
@@ -306,7 +306,7 @@ def _recorded_calls(records: Sequence[Record]) -> Iterator[tuple[CallRecord, Too
 
 
 class _RecordedApprover:
-    """An approver that answers about a call as when the call was recorded.
+    """An approver that gives the recorded answer about a call.
 
     It answers about no other call.
     """

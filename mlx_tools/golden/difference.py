@@ -24,17 +24,17 @@ from mlx_tools.transcript import (
 )
 
 Room = Literal["prompt", "reading", "policy", "tools", "outcome"]
-"""The source of a difference: the words and turns that the model reads, how its text is read, what
-is decided about its calls, the tools themselves, and what a question came to."""
+"""The source of a difference: the words and turns that the model reads, how its text is read, the
+decisions on its calls, the tools themselves, and the outcome of a question."""
 
 ROOMS: Final[tuple[Room, ...]] = get_args(Room)
 
 _MAX_DIFFERENCES: Final = 6
-"""Differences of one run that are shown; the rest is counted."""
+"""Differences of one run that are shown; the others are counted."""
 
 _WIDTH: Final = 96
 _LINES: Final = 12
-"""Lines of a diff that are shown; the rest is counted."""
+"""Lines of a diff that are shown; the others are counted."""
 
 
 class Difference(Struct, frozen=True):
@@ -66,7 +66,7 @@ class Difference(Struct, frozen=True):
 def difference_lines(differences: Sequence[Difference]) -> Iterator[str]:
     """Yield differences as lines for a person, each with its diff.
 
-    Of many the first few are shown, and how many more there are.
+    If there are many, the first few are shown, with the number of the others.
     """
     for difference in differences[:_MAX_DIFFERENCES]:
         where = f" ({difference.location})" if difference.location else ""
@@ -229,19 +229,19 @@ class Comparison:
     ) -> None:
         """Compare two records, either of which may be missing.
 
-        ``other_calls`` are calls that are read in another way now.
+        ``other_calls`` are calls that are now read in another way.
         """
         of = was if was is not None else now
         if of is None or now == was:
             return
         room = self._room(now, was, of)
         if room == "policy" and getattr(of, "call", None) in other_calls:
-            room = "reading"  # what is decided of a call follows from how it is read
+            room = "reading"  # the decision on a call depends on how the call is read
         before, after = ("" if record is None else as_text(record) for record in (was, now))
         self.texts(room, NAMES.get(of.type, "what follows"), before, after, of)
 
     def records(self, now: Sequence[Record], was: Sequence[Record]) -> None:
-        """Compare the records that follow from a completion, each with its like."""
+        """Compare the records that follow from a completion, each with the matching one."""
         pairs = list(_pair(now, was))
         other_calls = {
             record.call
@@ -261,8 +261,8 @@ class Comparison:
     def _room(self, now: Record | None, was: Record | None, compared: Record) -> Room:
         """Return the room that a difference between two records comes from.
 
-        Where the words of observations and corrections have changed, a message that differs while
-        its code does not comes from them.
+        If the words of observations and corrections have changed, and a message differs but its
+        code does not, the difference comes from the words.
         """
         error, other = (getattr(record, "error", None) for record in (now, was))
         same = error is not None and other is not None and error.code == other.code
@@ -270,7 +270,7 @@ class Comparison:
             return "prompt"
         match compared:
             case DecisionRecord() | StoppedRecord(reason="repeated_call"):
-                return "policy"  # the latter by the rule that refuses such a call at first
+                return "policy"  # the latter by the rule that at first refuses such a call
             case StoppedRecord():
                 return "outcome"
             case ObservationRecord(error=info) if info is not None and info.code not in _BY_READING:
@@ -309,8 +309,8 @@ def alike(first: Record, second: Record) -> bool:
 def find_following(records: Sequence[Record], start: int, now: Sequence[Record]) -> list[int]:
     """Return the places of the records that followed from a completion.
 
-    They are those, from ``start`` on, that would follow as ``now`` today. Records of a later
-    process in between are passed over.
+    They are those from ``start`` on that would follow as ``now`` today. Records of a later process
+    in between are skipped.
     """
     after = range(start, len(records))
     places = [place for place in after if not isinstance(records[place], ResumedRecord)]
@@ -342,7 +342,7 @@ def find_following(records: Sequence[Record], start: int, now: Sequence[Record])
 def _pair(
     now: Sequence[Record], was: Sequence[Record]
 ) -> Iterator[tuple[Record | None, Record | None]]:
-    """Yield the records of now, each with its like of then, or None."""
+    """Yield today's records, each with the matching recorded one, or None."""
     keys = [[(type(r).type, getattr(r, "call", None)) for r in records] for records in (now, was)]
     if keys[0] == keys[1]:
         yield from zip(now, was, strict=True)

@@ -1,4 +1,4 @@
-"""Expectations: what a live check wants of a question's outcome."""
+"""Expectations: the outcome of a question that a live check requires."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ _Test = Callable[[Any], bool]
 
 
 def matcher(expected: Any) -> _Test:
-    """Return a function that tests a value. Raise `UsageError` for no valid matcher."""
+    """Return a function that tests a value. Raise `UsageError` for an invalid matcher."""
     kinds = [key for key in expected if key in _KINDS] if isinstance(expected, Mapping) else []
     if not kinds:
         return _exact({"exact": expected})
@@ -137,7 +137,7 @@ def _subset(expected: Mapping[str, Any]) -> _Test:
 
 def _schema(expected: Mapping[str, Any]) -> _Test:
     schema = expected["schema"]
-    try:  # a tool's schema is that of an object: the value stands in one
+    try:  # a tool's schema is that of an object, so the value is in one
         whole = {"type": "object", "properties": {"value": schema}, "required": ["value"]}
         if isinstance(schema, Mapping) and "$defs" in schema:
             whole["$defs"] = schema["$defs"]

@@ -1,4 +1,4 @@
-"""Golden transcripts as files: what each is kept for is on its second line."""
+"""Golden transcripts as files: the second line says what the file is kept for."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SUFFIX: Final = ".jsonl"
 
 
 class Golden(Struct, frozen=True):
-    """A golden transcript. ``path`` is None where it is in memory alone.
+    """A golden transcript. ``path`` is None if it is in memory only.
 
-    ``records`` are those of the run, the golden one left out: `Golden.from_records` makes one that
-    says nothing for a transcript that has none, as a session's has not.
+    ``records`` are those of the run, without the golden record. For a transcript without one, such
+    as a session's, `Golden.from_records` makes an empty one.
     """
 
     header: Header
@@ -31,7 +31,7 @@ class Golden(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Its name: what it was recorded as, else that of its file."""
+        """Its name: the one under which it was recorded, else that of its file."""
         return self.golden.name or (self.path.stem if self.path is not None else "")
 
     @property

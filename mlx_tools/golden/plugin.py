@@ -1,7 +1,7 @@
 """The pytest plugin: a folder of golden transcripts is a folder of tests.
 
-pytest loads this module in every run on a machine that has mlx-tools. It imports nothing of it
-before there is a golden transcript to check.
+pytest loads this module in every run on a machine that has mlx-tools. The module imports nothing
+else of mlx-tools before there is a golden transcript to check.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SUFFIX: Final = ".jsonl"
 
 
 class NotAsRecorded(Exception):
-    """A golden transcript did not come out as it was recorded. The message says where."""
+    """A golden transcript differs from its recording. The message says where."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -77,20 +77,19 @@ class GoldenItem(pytest.Item):
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, None, str]:
-        """Return where it stands, and the heading of a failure."""
-        # pytest takes this for a dotted name where it is the end of the node's id.
+        """Return the place of the test, and the heading of a failure."""
+        # pytest takes this for a dotted name if it is the end of the node's id.
         return self.path, None, self.nodeid.replace("::", ": ")
 
 
 # --- which files are golden transcripts ---------------------------------------------------------
-#
-# Told by the beginning of their first two lines. pytest asks about every file below the folders
-# that it collects from, whoever they belong to: no other file may be read whole, waited for, or
-# complained about.
+# A golden transcript is recognised by the beginning of its first two lines. pytest asks about every
+# file below the folders that it collects from, also those of others. So no other file may be read
+# whole, waited for, or reported.
 
 _BEGINNING: Final = 64
 _MAX_LINE_BYTES: Final = 1 << 26
-"""Bytes after which a first line is nobody's header."""
+"""Bytes after which a first line is no header."""
 
 
 def is_golden(path: Path) -> bool:
@@ -100,7 +99,7 @@ def is_golden(path: Path) -> bool:
     is a golden transcript too.
     """
     try:
-        if not path.is_file():  # a pipe would be waited for
+        if not path.is_file():  # reading a pipe would wait
             return False
         with path.open("rb") as file:
             if not _is(b"header", file.read(_BEGINNING)):

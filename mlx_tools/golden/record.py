@@ -43,12 +43,12 @@ from mlx_tools.transcript import (
 )
 
 ROUNDS: Final = 6
-"""So often a transcript is brought up to date before it is given up: each change may bring one
-more, such as another word of an observation the prompt that it stands in."""
+"""Times that a transcript is brought up to date, at most. Each change may cause one more: another
+word in an observation changes the prompt that it is in."""
 
 
 class CannotSettle(TranscriptError):
-    """The recording is not enough to say what the run would be today."""
+    """The recording does not say enough to tell what the run would be today."""
 
     def __init__(self, message: str, differences: Sequence[Difference] = ()) -> None:
         first = f": {differences[0].subject} ({differences[0].room})" if differences else ""
@@ -70,10 +70,12 @@ def make_golden(
 ) -> Golden:
     """Make the golden transcript of a session that has come to rest.
 
-    ``session`` are its records, as ``store.read(session).transcript`` gives them. ``registry`` are
-    the tools that it had, ``files`` the model's, where they are here, ``artifact`` reads one of the
-    session's. Raises `TranscriptError` where the session has not come to rest, and `CannotSettle`
-    where it does not replay: it was made with other prompts or another version.
+    ``session`` are its records, as in ``store.read(session).transcript``. ``registry`` has the
+    tools of the session, ``files`` are the model's, if they are here, and ``artifact`` reads an
+    artifact of the session.
+
+    Raises `TranscriptError` if the session has not come to rest. Raises `CannotSettle` if it does
+    not replay, because it was made with other prompts or another version.
     """
     if not isinstance(session, Golden):
         session = Golden.from_records(require_items("session", session, "give its records"))
@@ -89,7 +91,7 @@ def make_golden(
     ]
     called, listed = set(tools.values()), {tool["name"] for tool in header.tools}
     own, policy = registry.all_specs(), Policy.from_json(header.policy)
-    # Of which folders the session could see, the registry of today need not know.
+    # Today's registry need not know which folders the session could see.
     specs = own | {
         name: spec
         for name, spec in specs_today(session).items()
@@ -100,7 +102,7 @@ def make_golden(
         source=source,
         about=about,
         features=tuple(features),
-        extra_tools=tuple(  # the tools that matter to the run and that its catalog does not hold
+        extra_tools=tuple(  # the tools that matter to the run and are not in its catalog
             spec.to_json()
             for name, spec in registry.specs().items()
             if name not in listed and (name in called or can_be_allowed(policy, spec))
@@ -149,26 +151,26 @@ def _with_whole(record: Record, artifact: Callable[[str], str | None]) -> Record
 
 
 # --- names in the place of what changes from run to run -------------------------------------------
-#
-# What a golden transcript holds must be the same wherever and whenever the same thing is recorded,
-# and must tell nobody whose machine it was: sessions, folders, keys of artifacts, digests and
-# secrets get names, times are counted from one fixed day, durations are left out.
+# A golden transcript of the same run must be the same in every place and at every time, and must
+# not show whose machine it was. So sessions, folders, keys of artifacts, digests and secrets get
+# names, times are counted from one fixed day, and durations are left out.
 
 DAY: Final = datetime(2000, 1, 1, tzinfo=UTC)
 """The time at which all golden transcripts begin."""
 
 _TIMES: Final = frozenset(("created", "at", "expires_at"))
 _PROTOCOL: Final = frozenset(("type", *_TIMES))
-"""Keys under which no secret can stand."""
+"""Keys whose values cannot be secrets."""
 
 
 def name_values(golden: Golden, *, home: str) -> Golden:
     """Return the transcript with names for values, and the meaning of each name.
 
-    ``home`` is a folder whose name is nobody's business: the user's own.
+    ``home`` is a folder whose name is private: the user's home.
     """
     every = [_without_marks(record) for record in golden.all]
-    meant: dict[str, tuple[str, str]] = {}  # by value: the name that stands for it, and what it is
+    # for each value, the name in its place, and the value's kind
+    meant: dict[str, tuple[str, str]] = {}
     times: Counter[str] = Counter()
     for value, kind, what in _own_values(golden.header, every, home):
         if len(value) > 1 and value not in meant:
@@ -178,7 +180,7 @@ def name_values(golden: Golden, *, home: str) -> Golden:
     plain = [to_json(record) for record in every]
     for number, (value, kind) in enumerate(sorted(_secrets(plain).items()), start=1):
         meant[value] = f"{{secret {number}}}", f"{SECRET}{kind}"
-    order = sorted(meant, key=len, reverse=True)  # a folder before the one that it lies in
+    order = sorted(meant, key=len, reverse=True)  # a folder before the folder that it is in
 
     def renamed(value: Any, key: str = "") -> Any:
         if isinstance(value, str) and key in _TIMES:
@@ -197,9 +199,9 @@ def name_values(golden: Golden, *, home: str) -> Golden:
 
 
 def _without_marks(record: Record) -> Record:
-    """Return the record without what only this run could have.
+    """Return the record without the values of this one run.
 
-    That is seals, durations, digests and the address of the server.
+    These are seals, durations, digests and the address of the server.
     """
     match record:
         case Header():
@@ -222,7 +224,7 @@ def _without_marks(record: Record) -> Record:
 def _own_values(
     header: Header, records: Iterable[Record], home: str
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield the values that only this run could have, each with its kind and meaning."""
+    """Yield the values that belong to this one run, each with its kind and meaning."""
     yield header.session, "session", "the session's id"
     for root in header.roots:
         path = os.path.normpath(RootName.parse(root).path)

@@ -1,6 +1,6 @@
 """A recorded run for today's code: opening, tools, turns, outcomes.
 
-All that the world gave the run comes from its records.
+All that came from outside the code comes from the records of the run.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _spec(text: str) -> ToolSpec:
 class RecordedEffects:
     """The effects that the calls of a tool had when they were recorded.
 
-    Any other call has all that are ``possible``.
+    Any other call has all ``possible`` effects.
     """
 
     def __init__(self, name: str, effects_by_call: Mapping[str, Any], possible: Any) -> None:
@@ -207,7 +207,7 @@ _FILE_FIELDS: Final = (
 def read_template(files: ModelFiles | None, chat_format: ChatFormat, model: str | None) -> Any:
     """Return the source of ``chat_format``, for a golden record.
 
-    Empty if nothing here gives it.
+    Empty if no source here gives this format.
     """
     read = None if files is None else {key: getattr(files, key) for key in _FILE_FIELDS}
     for wanted in ("auto", chat_format.name):
@@ -268,7 +268,7 @@ def replay_completion(
             continue
         if (
             mend.restarted and not mend.rejected_pieces and not mend.replacement
-        ):  # what is drawn next says so itself
+        ):  # the next sample says so itself
             if done + 1 == len(mends):
                 break
             done += 1
@@ -281,7 +281,7 @@ def replay_completion(
                 mend.finish_reason, cut_out=mend.kind == "envelope" and not mend.rejected_pieces
             )
         if turn.pending_request is draw and len(turn.mends) < done + 1:
-            return turn, stood  # what was mended then fits now
+            return turn, stood  # the mended text fits today
     last = turn.pending_request
     if isinstance(last, SampleTokens):
         all_there = len(turn.mends) >= len(mends)
@@ -336,13 +336,13 @@ def can_produce(words: PromptWords, error: ErrorInfo) -> bool:
 
 
 SECRET: Final = "a secret: "  # noqa: S105
-"""The meaning of a secret's name begins so; its kind follows."""
+"""The beginning of the meaning of a secret's name; the kind follows."""
 
 
 class NamedSecrets:
-    """A search for secrets, also for those whose place a name has taken.
+    """A search for secrets that also finds the names in their places.
 
-    So policy says the same of a call that holds one.
+    So the decision of policy on a call with a secret stays the same.
     """
 
     def __init__(self, names: Mapping[str, str]) -> None:
@@ -395,17 +395,17 @@ def _outcome(header: Header, run: Sequence[Record]) -> Mapping[str, Any]:
 
 
 # --- the parts of the driver in a replay ----------------------------------------------------------
-#
-# No model is asked, no tool runs, nobody is asked and no clock is read. What was recorded of them
-# is handed to the driver, which does with it what it does in any run.
+# No model is asked, no tool runs, no person is asked and no clock is read. The driver gets their
+# recorded results, and uses them as in any run.
 
 
 class RecordedWorld:
     """The model, its context, the tools and artifacts of a run, as recorded.
 
-    It has the records of the run, and how far a replay of it has come. Completions are read as
-    today's code reads them. Every prompt fits, but for those for which room was made then. Calls
-    begin that began then; the replay tells how each ended. An output was kept if it was kept then.
+    It has the records of the run, and the position of its replay. Completions are read as today's
+    code reads them. Every prompt fits, except those for which room was made in the recording. Calls
+    begin as they began in the recording, and the replay says how each ended. An output was stored
+    if it was stored in the recording.
     """
 
     received_any = True
@@ -423,9 +423,9 @@ class RecordedWorld:
         return self.records[self.position] if self.position < len(self.records) else None
 
     def peek_completion(self) -> tuple[list[MendRecord], CompletionRecord | None]:
-        """Return the completion that comes next, with its mends.
+        """Return the next completion, with its mends.
 
-        It is None if something else comes next, or nobody has the end of it.
+        It is None if another record comes next, or if the completion has no recorded end.
         """
         mends: list[MendRecord] = []
         for record in self.records[self.position :]:
@@ -475,10 +475,11 @@ class RecordedWorld:
     ) -> ConstrainedTurn:
         """Write the turn of a mended completion once more.
 
-        The model's draws are served as they were recorded. The text that each goes on from, and
-        the text in place of what does not fit, are compared.
+        The model's samples are those that were recorded. The text that each sample continues, and
+        each replacement, are compared.
         """
-        if not (record.prompt or "").endswith(step.rules.prefix):  # the host began it otherwise
+        # the host began it in another way
+        if not (record.prompt or "").endswith(step.rules.prefix):
             step = replace(step, rules=replace(step.rules, prefix=record.prefix))
         turn, texts_before = replay_completion(step, mends, record.text, record.finish_reason)
         texts = (
@@ -501,12 +502,12 @@ class RecordedWorld:
         return turn
 
     async def fit(self, step: Complete) -> FittedStep | CompactedRecord | StoppedRecord:
-        """Return what was recorded in place of the step, if that was not sent."""
+        """Return the record in place of the step, if the step was not sent."""
         record = self.peek()
         return record if isinstance(record, CompactedRecord) else FittedStep(step)
 
     async def count_sent(self, step: FittedStep, record: CompletionRecord) -> int | None:
-        """Return the tokens that were counted then."""
+        """Return the recorded count of tokens."""
         _, completion = self.peek_completion()
         return None if completion is None else completion.context
 
@@ -562,7 +563,7 @@ _NO_TOOLS: Final = Registry(())
 
 
 class RecordedApprovals(CallApprovals):
-    """Decides as today; what a person said, and what they were shown, is recorded."""
+    """Decides as today; the requests to a person, and the answers, are recorded."""
 
     def __init__(self, writer: SessionWriter, outputs: Outputs, world: RecordedWorld) -> None:
         super().__init__(
@@ -576,7 +577,7 @@ class RecordedApprovals(CallApprovals):
         self._world = world
 
     async def write(self, records: Sequence[Record]) -> None:
-        """Hand records on; what a dry run would have changed comes from the world."""
+        """Pass records on; the change of a dry run comes from the recording."""
         self._writer.append_all(records)
 
     async def preview(self, call: CallRecord) -> Preview:
@@ -587,11 +588,11 @@ class RecordedApprovals(CallApprovals):
         return Preview("", "")
 
     async def ask(self, calls: Sequence[CallRecord]) -> None:
-        """Write down what is asked; nobody answers."""
+        """Record the questions; nobody answers."""
         await self.pause(calls)
 
     async def pause(self, calls: Sequence[CallRecord], nested_calls: object = ()) -> list[Any]:
-        """Write down what is asked."""
+        """Record the questions."""
         keys = tuple(call.call for call in calls)
         self._writer.append(PauseRecord(calls=keys, digests=("",) * len(keys), expires_at=""))
         return []

@@ -1,10 +1,10 @@
 """Replays a recorded run with today's code: no model, no tool, no clock.
 
-The records say what the world did: questions, completions, results, a person's answers. The driver
-of every run takes the steps, with parts that hand this out in place of a model, tools and a person
-(`mlx_tools.golden.recorded`). Each record that it would write is compared with the one that
-was recorded, and the recorded one is folded: so a difference is told once, in the room where it
-arises, and does not show again in all that follows from it.
+The records have all that came from outside: questions, completions, results, a person's answers.
+The driver of every run takes the steps, with parts that return these in place of a model, tools and
+a person (`mlx_tools.golden.recorded`). Each record that the driver would write is compared with the
+recorded one, and the recorded one is folded. So a difference is reported once, in the room where it
+arises, and not again in everything that follows from it.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ _NO_TIME: Final = datetime(2000, 1, 1, tzinfo=UTC)
 """The time of whatever is written in a replay: what was recorded has its own."""
 
 _BY_RULE: Final = frozenset(("format_errors", "iteration_limit", "repeated_call"))
-"""Reasons to stop that follow from the records; the others are the world's."""
+"""Reasons to stop that follow from the records; the others come from outside."""
 
 _OUTSIDE_RULES: Final = frozenset(("access_list", "changed", "edited"))
-"""Rules of decisions that came from what a person did, or from outside."""
+"""Rules of decisions that came from a person's action, or from outside."""
 
 
 class Replay(Struct, frozen=True):
@@ -102,7 +102,7 @@ class Replay(Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """True where all came out as it was recorded."""
+        """True if everything is as it was recorded."""
         return not self.differences
 
 
@@ -119,7 +119,7 @@ def replay(golden: Golden, *, words: PromptWords | None = None) -> Replay:
     except MlxToolsError as error:
         raise TranscriptError(f"it cannot be replayed: {error.message}", hint=error.hint) from error
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        # A file is anybody's: within its records anything may stand where another thing should.
+        # A file may come from anybody: any value may be of a wrong type.
         kind = type(error).__name__
         raise TranscriptError(f"a record holds what it should not ({kind}: {error})") from error
 
@@ -134,12 +134,12 @@ class _ReplayWriter(SessionWriter):
         self.records_now: list[Record] = []
         """The records as today's code would have written them."""
         self.output: ToolOutput = ""
-        """The output of the call that ends now, as its tool gave it."""
+        """The output of the call that ends now, as its tool returned it."""
         self.compared: set[int] = set()
         """Positions of records that followed from a completion, and were compared already."""
 
     def take(self, record: Record, now: Record | None = None) -> None:
-        """Go on from the recorded ``record``, as which today ``now`` would be written."""
+        """Fold the recorded ``record``, which today would be written as ``now``."""
         self.session.apply(record)
         self.records_now.append(record if now is None else now)
         self._world.position += 1
@@ -149,7 +149,7 @@ class _ReplayWriter(SessionWriter):
     ) -> Record:
         """Compare a record that the driver writes with the one that comes next."""
         if isinstance(record, MendRecord):
-            self.records_now.append(record)  # compared with the others of its completion
+            self.records_now.append(record)  # compared with the other records of its completion
             return record
         if isinstance(record, CompletionRecord):
             self._compare_completion(record)
@@ -177,7 +177,7 @@ class _ReplayWriter(SessionWriter):
         return was
 
     def append_all(self, records: Sequence[Record]) -> None:
-        """Compare records that follow from one completion, or from what a person said."""
+        """Compare records that follow from one completion, or from a person's answer."""
         if self.session.state is not State.READING:
             super().append_all(records)
             return
@@ -189,14 +189,14 @@ class _ReplayWriter(SessionWriter):
         self.records_now += now
         self.compared.update(places)
         if not all(map(alike, now, was)) or len(now) != len(was):
-            # What was recorded takes the place of what would follow today.
+            # The recorded records are folded, not those that would follow today.
             self.session.current = Turn(was)
             self.session.state = State.READING if was else State.COMPLETING
 
     def _compare_completion(self, now: CompletionRecord) -> None:
         mends, record = self._world.peek_completion()
         assert record is not None
-        # The world's: none of it is found out again.
+        # Values from outside, none of which is determined again.
         now = replace(
             now,
             duration_ms=record.duration_ms,
@@ -242,9 +242,9 @@ class _ReplayWriter(SessionWriter):
         return now
 
     def compare_compaction(self, record: CompactedRecord) -> CompactedRecord:
-        """Compare the text in place of what left, if no model has written it.
+        """Compare the text in place of removed records, unless a model has written it.
 
-        What leaves, and when, went by how tokens were counted.
+        What is removed, and when, depended on how tokens were counted.
         """
         texts = {**record.observations, "": record.content}
         keys = {at: key for at, said in texts.items() for key in record.artifacts if key in said}
@@ -300,8 +300,7 @@ class _Replayer:
         try:
             _finish(self._replay())
         except MlxToolsError:
-            # What differs may make the rest impossible: then what was found is what there is to
-            # tell.
+            # A difference may make the rest impossible: then the differences so far are the result.
             if not self._comparing.differences:
                 raise
         recorded, records_now = self._golden.golden, self._writer.records_now
@@ -375,7 +374,7 @@ class _Replayer:
     # --- record by record ---
 
     async def _replay(self) -> None:
-        """Let the driver write each record that is its own; take the others as recorded."""
+        """Let the driver write its own records; take all others as recorded."""
         while (record := self._world.peek()) is not None:
             self._comparing.turn = self._session.turn
             self._session.check(record)
@@ -385,7 +384,8 @@ class _Replayer:
                 self._world.position += 1
                 continue
             await self._take(record)
-            if self._world.position == position:  # the world's, or today something else comes
+            # a value from outside, or today another record comes
+            if self._world.position == position:
                 self._writer.take(record)
 
     async def _take(self, record: Record) -> None:
@@ -430,7 +430,7 @@ class _Replayer:
     async def _complete(self) -> None:
         mends, record = self._world.peek_completion()
         if record is None:
-            return  # mends of a completion that nobody has the end of
+            return  # mends of a completion without a recorded end
         step = self._session.next_step()
         if isinstance(step, Complete):
             await self._driver.take(step)
@@ -460,11 +460,11 @@ class _Replayer:
         call = self._session.current.call(record.call)
         prior_record = self._world.records[self._world.position - 1]
         if isinstance(prior_record, EditRecord):
-            # It is decided about as what a person wrote, not a model.
+            # It is decided about as a person's text, not a model's.
             call = replace(call, runs="freely", echoed=False)
         now = decide_call(call, self._session)
         if record.rule.startswith(TEMPLATE) and can_be_preapproved(now.rule):
-            now = record  # a person's word stands, where it can
+            now = record  # a person's answer stays, if it can
         self._comparing.record(now, record)
         return now
 
@@ -485,7 +485,7 @@ class _Replayer:
         return replace(record, tool=spec.digest()) if record.tool and spec else record
 
     async def _observe(self, record: ObservationRecord) -> None:
-        """Let a call end as it ended then."""
+        """Let a call end as it ended in the recording."""
         session, call = self._session, self._session.current.call(record.call)
         due = session.next_step()
         if ran_to_end(session, record):
@@ -519,16 +519,16 @@ class _Replayer:
 
 
 def ran_to_end(session: Session, record: ObservationRecord) -> bool:
-    """Return whether a call ended with what its tool gave.
+    """Return whether a call ended with its tool's own result.
 
-    Whatever a tool gives has a size: else the words are the host's.
+    A tool's result always has a size; without one the words are the host's.
     """
     by_host = record.error is not None and record.output_size_chars is None
     return session.current.calls[record.call].was_started and not by_host
 
 
 def _only_fails(session: Session, record: ObservationRecord) -> bool:
-    """Return whether nobody was asked about a call, since it could only fail."""
+    """Return whether nobody was asked about a call because it could only fail."""
     has_size = record.output_size_chars is not None
     return (
         record.error is not None and has_size and not session.current.calls[record.call].was_started

@@ -1,8 +1,8 @@
 """Checks of golden transcripts as one HTML page that needs nothing else.
 
-The page holds its style and names no other file: its content security policy lets nothing be loaded
-or run. All that it shows is of others, models and tools, and is escaped; a character that is not
-seen is written by its number (`mlx_tools.app.templates`).
+The page has its style in it and names no other file: its content security policy lets nothing be
+loaded or run. All its texts come from models and tools, and are escaped. An invisible character is
+written as its number (`mlx_tools.app.templates`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 MAX_UNFOLDED: Final = 12
-"""The most runs of a report whose conversations are unfolded."""
+"""Runs of a report whose conversations are unfolded, at most."""
 
 MEANING: Final[dict[Room, str]] = {
     "prompt": "the words and turns that the model reads",
@@ -35,12 +35,12 @@ MEANING: Final[dict[Room, str]] = {
     "tools": "the tools, and what they give",
     "outcome": "what a question came to",
 }
-"""The rooms, for who has not met them."""
+"""The rooms, explained for readers who do not know them."""
 
 _FOLDER: Final = package_file("golden")
 
 State = Literal["error", "failed", "passed"]
-"""The result of a check. ``error`` is a failure too: a run did not come to its end."""
+"""The result of a check. ``error`` is a failure too: a run did not reach its end."""
 
 _ORDER: Final[tuple[State, ...]] = get_args(State)
 
@@ -48,8 +48,8 @@ _ORDER: Final[tuple[State, ...]] = get_args(State)
 def write_report(checks: Sequence[GoldenCheck], path: Path) -> None:
     """Write the checks as an HTML page, those that failed first.
 
-    A run is written out where it failed, or where its records are given; any other is one row of a
-    table. Raises `UsageError` where the file cannot be written.
+    A run is written out if it failed, or if its records are given; any other is one row of a table.
+    Raises `UsageError` if the file cannot be written.
     """
     page = _template().generate(_page(checks))
     try:
@@ -102,7 +102,7 @@ def _page(checks: Sequence[GoldenCheck]) -> dict[str, Any]:
         "rows": rows,
         "runs": runs,
         "unfolded": len(runs) <= MAX_UNFOLDED,
-        "build_steps": build_steps,  # one run at a time: thousands are never held at once
+        "build_steps": build_steps,  # one run at a time: thousands are never in memory at once
     }
 
 
@@ -131,7 +131,7 @@ def _template() -> Template:
 
 @dataclass(slots=True)
 class ReportedCheck:
-    """A check. ``run`` is the number that it is written out under, or 0."""
+    """A check. ``run`` is the number under which it is written out, or 0."""
 
     check: GoldenCheck
     state: State
@@ -162,8 +162,8 @@ def build_rows(
 ) -> tuple[list[TranscriptRow], list[ReportedCheck]]:
     """Return the rows, the failed ones first, and the runs that are written out.
 
-    Both are in the same order, the worst first. Runs are written out if there is more to tell than
-    a row holds.
+    Both are in the same order, the worst first. A run is written out if there is more to show than
+    fits in a row.
     """
     by_transcript: dict[tuple[str, str], list[GoldenCheck]] = {}
     for check in checks:

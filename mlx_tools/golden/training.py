@@ -1,4 +1,4 @@
-"""Recorded runs as training data: prompts, and the completions that were right."""
+"""Recorded runs as training data: prompts, and their right completions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VALID: Final = "valid.jsonl"
 CONFIG: Final = "lora.yaml"
 
 _VALID_SHARE: Final = 10
-"""Every tenth run is held back to validate with, a usual share."""
+"""Every tenth run is kept for validation, a usual share."""
 
 _MODELS_FAULTS: Final = frozenset(
     (
@@ -51,11 +51,11 @@ class ExportCounts(Struct, frozen=True):
     valid: int
     """Completions to validate with, of other runs."""
     left_out: int
-    """Completions that were not right, or were there already."""
+    """Completions that were wrong, or were there already."""
 
 
 class TrainingExample(Struct, frozen=True):
-    """One completion to learn: what the model is asked with, and what it should write."""
+    """One completion to learn: the prompt, and the text that the model should write."""
 
     prompt: str
     completion: str
@@ -137,7 +137,7 @@ def _turns(records: Sequence[Record]) -> Iterator[tuple[CompletionRecord, Sequen
 
 
 def _is_right(record: CompletionRecord, later_records: Sequence[Record]) -> bool:
-    """Return whether a model should learn this: whole, and read as it is."""
+    """Return whether a model should learn this: complete, read without repairs."""
     whole = record.error is None and (record.finish_reason != "length" or record.closed_early)
     if (
         not whole
