@@ -71,11 +71,11 @@ _DETAILS: Final = (
     _Detail(depth=0, description=0, optional=False),
 )
 _USABLE: Final = 4
-"""So many of these still tell all arguments of a tool and what it does; the rest is for single
-tools whose line would be too long."""
+"""Characters of a line that still describes all arguments of a tool and its purpose. The rest is
+for single tools whose line would be too long."""
 
 MIN_SHOWN_TOOLS: Final = 10
-"""So many tools are shown in less detail rather than fewer in more."""
+"""Tools that are rather shown in less detail than left out."""
 
 
 class Catalog(Struct, frozen=True):

@@ -1,9 +1,9 @@
 """Detection of a chat format in the model's own template.
 
-The template is rendered with texts that cannot be mistaken for its own, and what stands between
-them is read off. So turns can be put together one after the other, without asking the template
-again, which might rewrite what was sent before (and drop the thoughts of earlier turns, or move the
-system text to the last question).
+The template is rendered with texts that cannot be mistaken for its own, and the texts between them
+are taken. So turns can be put together one after the other without the template, which might
+rewrite text that was sent before. Some templates drop the thoughts of earlier turns, or move the
+system text to the last question.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Message = Mapping[str, Any]
 class _Turns(NamedTuple):
     """The texts that a template writes between the texts of a conversation.
 
-    ``opening`` stands before the first question without a system text; a default one may be in it.
+    ``opening`` comes before the first question without a system text; it may have a default one.
     """
 
     opening: str
@@ -202,7 +202,7 @@ class _Probe:
         shared = _shared(end, turns.answer_to_question) if end is not None else ""
         if shared or end == "":
             return shared
-        # Nothing to go by (the template ends a conversation in a way of its own): a marker.
+        # The template ends a conversation in a way of its own, so a marker has to do.
         first = _MARKER.match(turns.answer_to_question)
         return first[0] if first else ""
 

@@ -27,9 +27,9 @@ Render = Callable[[Prompt], str]
 Count = Callable[[str], int]
 
 _KEY: Final = "0f8b5c31d9e7462aa4c08e6b17f3d295"
-"""An id as artifacts have it, where there is none yet."""
+"""An artifact's id of the usual length, before there is a real one."""
 _GAIN: Final = 2
-"""An observation gives way to a reference where it is so many times as long."""
+"""An observation is replaced by a reference if it is so many times as long as the reference."""
 
 
 class Cut(Struct, frozen=True):

@@ -10,10 +10,10 @@ from mlx_tools.messages import ToolSpec, replace
 from mlx_tools.schema import follow, iter_children, read_properties, read_required
 
 _MAX_DEPTH: Final = 64
-"""Levels of a schema whose descriptions are told: checked schemas have no more."""
+"""Levels of a schema whose descriptions are shown: checked schemas have no more."""
 
 _MIN_CHARS: Final = 8
-"""Characters of a description below which nothing is told of it."""
+"""Characters of a description below which none is shown."""
 
 _ITEM_KEYWORDS: Final = frozenset(("items", "prefixItems", "contains", "unevaluatedItems"))
 _MEMBER_KEYWORDS: Final = frozenset(
@@ -36,9 +36,9 @@ class ParameterDescription(NamedTuple):
 def parameter_descriptions(spec: ToolSpec) -> list[ParameterDescription]:
     """Return the descriptions of a tool's parameters, required ones first.
 
-    Those of their parts stand behind each.
+    After each come those of its parts.
 
-    A definition that is used several times is told once.
+    A definition that is used several times is described once.
     """
     references: set[str] = set()
     found = _descriptions(spec.parameters, "", spec.parameters, references, _MAX_DEPTH)
@@ -68,7 +68,7 @@ def _descriptions(
 
 
 def with_descriptions(line: str, spec: ToolSpec) -> str:
-    """Return a tool's line with its description and those of its parameters behind it.
+    """Return a tool's line, followed by its description and those of its parameters.
 
     Each further line is indented, so none looks like the line of a tool.
     """
@@ -90,7 +90,7 @@ def _indented(text: str, margin: str) -> str:
 
 
 class ShorterTools(NamedTuple):
-    """Tools whose descriptions have so many characters, of so many that they had."""
+    """Tools whose descriptions have so many characters, out of so many originally."""
 
     tools: tuple[ToolSpec, ...]
     size_chars: int

@@ -1,7 +1,7 @@
 """A transcript as messages, for servers that render tools and read calls.
 
-What `Prompt` writes as text stands here as messages of OpenAI's chat API: the same records and
-texts, with control tokens broken in all of them. Nothing mentions the protocol.
+These are messages of OpenAI's chat API with the content that `Prompt` writes as text: the same
+records and texts, with control tokens broken in all of them. Nothing mentions the protocol.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ def native_messages(
 
 
 class _Chat:
-    """The messages so far; ``removed`` is the unsaid text for records that left."""
+    """The messages so far; ``removed`` is the unwritten text for removed records."""
 
     def __init__(self, words: PromptWords, neutraliser: Neutraliser) -> None:
         self.messages: list[dict[str, Any]] = []
         self.removed = ""
         self._words = words
         self._neutraliser = neutraliser
-        self._completion: CompletionRecord | None = None  # of which nothing stands here yet
-        self._calls: list[CallRecord] = []  # of the last turn
+        self._completion: CompletionRecord | None = None  # not in the messages yet
+        self._calls: list[CallRecord] = []  # the calls of the last turn
         self._observations: dict[str, ObservationRecord] = {}
         self._notes: list[str] = []
 
@@ -85,7 +85,7 @@ class _Chat:
                 self._notes.append(self._advised(record.error))
 
     def say(self, role: str, content: str) -> None:
-        """Add a message in words. A role never speaks twice in a row.
+        """Add a message in words. A role never has two messages in a row.
 
         Many templates refuse that.
         """

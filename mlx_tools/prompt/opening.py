@@ -1,7 +1,7 @@
 """The beginning of a session: system prompt and examples.
 
 The system prompt is persona, response mode, protocol, catalog and project context, in this order.
-Nothing that changes from run to run stands in it, so a server's cache can keep it.
+It has nothing that changes from run to run, so a server's cache can keep it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mlx_tools.schema import fits, sample_arguments
 from mlx_tools.transcript import Header
 
 CATALOG_BUDGET: Final = 1500
-"""Tokens that the catalog may take, where nothing else is said."""
+"""Tokens that the catalog may take by default."""
 
 Message = Mapping[str, str]
 """A turn of an example: ``{"role": role, "content": text}``. The role is ``user``, ``assistant`` or
@@ -58,14 +58,14 @@ def result_tool(schema: Mapping[str, Any], names: Container[str], words: PromptW
 
 
 class Frame(Struct, frozen=True, kw_only=True):
-    """The things that all openings of a program have in common.
+    """The parts that all openings of a program share.
 
-    ``tools`` are those that may be called, in their order, without ``search``: the tool that looks
-    through them, None where it may not be called. ``persona`` stands in place of the one in
-    ``prompts/``; without a ``response_mode`` nothing is added to it. ``catalog_budget`` is in
-    tokens. ``native`` is used by the style of that name. ``output_schema`` is what answers must
-    fit, None where they are text. ``weak_model``: the model needs many examples.
-    ``whole_descriptions``: all that is said of tools and parameters stands in the catalog.
+    ``tools`` may be called; they are in order, without ``search``, the tool that searches them
+    (None if it may not be called). ``persona`` replaces the one in ``prompts/``; without a
+    ``response_mode`` nothing is added to it. ``catalog_budget`` is in tokens. The style ``native``
+    uses ``native``. ``output_schema`` is the schema of answers, None for text. ``weak_model``: the
+    model needs many examples. ``whole_descriptions``: the catalog has all descriptions of tools and
+    parameters.
     """
 
     words: PromptWords
@@ -93,8 +93,8 @@ class Frame(Struct, frozen=True, kw_only=True):
 class Opening(Struct, frozen=True):
     """A session's beginning, as its header holds it.
 
-    ``shortlist`` names the tools that are told of, empty where all are; ``request`` is the question
-    by which they were chosen.
+    ``shortlist`` names the tools that are shown, empty if all are; ``request`` is the question by
+    which they were chosen.
     """
 
     system: str
@@ -114,7 +114,7 @@ class _FrameParts(NamedTuple):
 
 _MAX_CACHED: Final = 64
 _parts_cache: dict[Any, _FrameParts] = {}
-"""By all that they are made of: the sessions of a program mostly begin alike."""
+"""A cache by all inputs: the sessions of a program mostly begin alike."""
 
 
 class Openings:
@@ -272,10 +272,10 @@ def build_system(
 def plain_system(
     header: Header, words: PromptWords, neutraliser: Neutraliser, result: str = ""
 ) -> str:
-    """Return the system text of a session whose server tells its model of the tools.
+    """Return the system text for a server that tells its model about the tools itself.
 
-    Nothing of a protocol or a catalog stands in it. ``result`` is the tool whose call is the
-    answer, empty if there is none.
+    It has nothing of a protocol or a catalog. ``result`` is the tool whose call is the answer,
+    empty if there is none.
     """
     sections = [
         ("", words.persona if header.persona is None else "{{persona}}"),
@@ -292,7 +292,7 @@ def _compose(
 ) -> str:
     """Join the sections that are not empty, each after its gap.
 
-    What stands in their placeholders is anybody's text.
+    The texts in their placeholders may come from anybody.
     """
     text = Composer(neutraliser)
     for number, (gap, section) in enumerate(one for one in sections if one[1]):
@@ -306,18 +306,18 @@ def _compose(
 
 
 # --- examples, made from the tools' own schemas -------------------------------------------------
-#
-# Shown as turns of a conversation rather than told. A strong model needs to see the form once. Many
-# of them take a weak model from no valid line in ten to nine, and are half of a first prompt.
+# Examples are shown as turns of a conversation. A strong model needs to see the form once. A weak
+# model goes from no valid line to nine of ten with many examples, which are half of its first
+# prompt.
 
 MAX_TOOLS: Final = 4
-"""So many tools are shown."""
+"""Tools that are shown in examples, at most."""
 
 MAX_WHOLE: Final = 2
-"""So many examples go on to the observation and the answer."""
+"""Examples that go on to the observation and the answer, at most."""
 
 MAX_CALLS: Final = 6
-"""So many more stop at the call."""
+"""Further examples that stop at the call, at most."""
 
 
 class _ExampleTurns:

@@ -1,9 +1,9 @@
-"""A transcript as the text that a model goes on from.
+"""A transcript as the text that a model continues.
 
-The bytes only grow: what a completion was asked with is the beginning of all that is asked later,
-up to a `CompactedRecord`, which replaces the oldest part and begins the text again. So nothing that
-was written is ever changed. A turn of the user's role is written only once the completion that
-answers it is there; until then `Prompt.render` shows how it stands.
+The bytes only grow: the prompt of a completion is the beginning of all later prompts, up to a
+`CompactedRecord`, which replaces the oldest part and begins the text again. So written text is
+never changed. A turn of the user's role is written only once the completion that answers it is
+there; until then `Prompt.render` shows it as it is.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from mlx_tools.transcript import (
 )
 
 CORRECTION: Final = "protocol"
-"""The name in an observation that answers no call, but a line that could not be read."""
+"""The name in an observation that is not of a call, but of a line that could not be read."""
 
 _FoldedRecord = (
     UserRecord | CompletionRecord | CallRecord | ObservationRecord | CorrectionRecord | AnswerRecord
@@ -45,10 +45,10 @@ _FoldedRecord = (
 
 
 class _OpenTurn(Struct):
-    """The turn of the user's role that nothing has answered yet.
+    """The turn of the user's role that has no answer yet.
 
     ``lines`` and ``notes`` are neutralised: questions, and corrections. ``observations`` are the
-    results of ``calls``, by call; ``unread`` is a completion in which nothing was read.
+    results of ``calls``, by call; ``unread`` is a completion in which no message was read.
     """
 
     lines: list[str] = field(default_factory=list)
@@ -169,7 +169,7 @@ class Prompt:
             case CompletionRecord() if record.retained_text.strip():
                 self._speak(close_completion(record, self._style, self._native), record.prefix)
             case CompletionRecord():
-                # Nothing of it was read. It stays out, unless a correction speaks of it.
+                # No message was read in it. It is left out, unless a correction is about it.
                 turn.unread = record
             case UserRecord():
                 self._ask(record)

@@ -1,7 +1,7 @@
-"""The tool whose call is the answer, where that has to fit a JSON Schema.
+"""The tool whose call is the answer, if the answer has to fit a JSON Schema.
 
-Such an answer is the call of one more tool, which no registry has. So it is held, mended, repaired
-and validated as any call is, in every style and dialect.
+The answer is then the call of one more tool, which is in no registry. So it is held to its schema,
+mended, repaired and validated like any call, in every style and dialect.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _LAST_LINES: Final = re.compile(r"^[ \t]*[{\[].*\Z", re.DOTALL | re.MULTILINE)
 class ResultTool(Struct, frozen=True):
     """The tool whose call is the answer.
 
-    ``is_wrapped``: the answer is no object, or need not be one, and stands under the one key that
-    ``spec`` takes.
+    ``is_wrapped``: the answer may be something else than an object, and is the value of the one key
+    that ``spec`` has.
     """
 
     spec: ToolSpec
@@ -38,7 +38,7 @@ class ResultTool(Struct, frozen=True):
     def from_schema(cls, schema: Mapping[str, Any], name: str, description: str) -> ResultTool:
         """Make the tool for answers that fit ``schema``.
 
-        Raises `ToolDefinitionError` where that cannot be used.
+        Raises `ToolDefinitionError` if the schema cannot be used.
         """
         return _make_tool(schema_text(schema), name, description)
 
@@ -52,7 +52,7 @@ class ResultTool(Struct, frozen=True):
     ) -> FinalAnswer | None:
         """Return the answer that a call with these arguments gives, as compact JSON.
 
-        None where they do not fit.
+        None if they do not fit.
         """
         fitting, coercions, error = validate_arguments(self.spec, arguments)
         if error is not None:

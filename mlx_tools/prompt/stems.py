@@ -23,7 +23,7 @@ _STOP_WORDS: Final = (
     " we were what when where whether which who whom why will with would you your"
 )
 _COMMON: Final = frozenset(_STOP_WORDS.split(" "))
-"""Words that say nothing of what is asked for."""
+"""Words that say nothing about what is asked for."""
 
 
 def stems(text: str) -> list[str]:
@@ -43,7 +43,7 @@ def stems(text: str) -> list[str]:
 
 
 def is_common(word: str) -> bool:
-    """Return True if a word says nothing of what is asked: *the*, *find*, *please*."""
+    """Return True if a word says nothing about what is asked: *the*, *find*, *please*."""
     return word.casefold() in _COMMON
 
 

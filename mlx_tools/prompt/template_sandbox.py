@@ -34,7 +34,7 @@ MAX_TEXT_CHARS: Final = 200_000
 MAX_NUMBER: Final = 1_000_000
 MAX_STEPS: Final = 100_000
 FIXED_DAY: Final = date(2024, 7, 26)
-"""The day that Llama's templates write where no clock is there."""
+"""The day that Llama's templates write if there is no clock."""
 
 _UNBOUNDED_FILTERS: Final = (
     *("batch", "center", "filesizeformat", "format", "pprint", "random", "slice", "urlize"),

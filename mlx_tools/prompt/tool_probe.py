@@ -1,9 +1,9 @@
 """Detection of a model's own way of writing tools, calls and results.
 
-As in `mlx_tools.prompt.chat_template` the template is rendered with words that cannot be mistaken
-for its own, and what stands between them is read off. The result must reproduce other conversations
-too, byte by byte. If it does not, only the template itself can put conversations together, and it
-may rewrite what was sent before; then there is no style ``native`` for the model.
+As in `mlx_tools.prompt.chat_template`, the template is rendered with words that cannot be mistaken
+for its own, and the texts between them are taken. The result must reproduce other conversations
+too, byte by byte. If it does not, only the template itself can write a conversation, and it may
+rewrite text that was sent before; then there is no style ``native`` for the model.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ Message = Mapping[str, Any]
 
 
 class ToolsUnknown(Exception):
-    """The reason, for a person, why a template's way with tools cannot be learnt."""
+    """The reason, for a person, why a template's form of tools cannot be learnt."""
 
 
 class _CallsNotRendered(ToolsUnknown):
-    """The template leaves it to the message's text how calls are written."""
+    """The template leaves the writing of calls to the message's text."""
 
 
 class _ProbeCall(NamedTuple):
@@ -158,9 +158,9 @@ def tools_from_template(
 
     ``chat_format`` was read from the same template.
 
-    ``bos`` is what it writes first of all and the prompt does not, or writes by itself. ``marks``
-    are the dialects' marks that stand in the template or are tokens of the model. Raises
-    `ToolsUnknown`, which says why it cannot be told.
+    ``bos`` is the text that the template writes first and the prompt does not, or that the prompt
+    writes by itself. ``marks`` are the dialects' marks in the template or among the model's tokens.
+    Raises `ToolsUnknown`, with the reason, if it cannot be learnt.
     """
     listing, opened = _find_listing(template)
     form, begin, end = _read_listing(opened)
@@ -228,7 +228,7 @@ def _read_listing(text: str) -> tuple[dict[str, Any], int, int]:
 def _read_opening(
     text: str, begin: int, end: int, bos: str, chat_format: ChatFormat
 ) -> tuple[Slots, str]:
-    """Return the text before the question, with slots, and the text behind it."""
+    """Return the text before the question, with slots, and the text after it."""
     if text.count(_QUESTION) != 1 or text.count(_SYSTEM) > 1:
         raise ToolsUnknown("its template writes a message more than once where there are tools")
     at = text.index(_QUESTION)
@@ -250,7 +250,7 @@ _BEGINS: Final = re.compile(r'\s*\[?\s*\{\s*"(\w+)"\s*:\s*"')
 
 
 class _Learner:
-    """Reads off what calls and their results look like in a chat format's turns."""
+    """Learns how calls and their results look in a chat format's turns."""
 
     def __init__(self, chat_format: ChatFormat, marks: Sequence[str]) -> None:
         self._format, self._marks = chat_format, marks
@@ -258,10 +258,10 @@ class _Learner:
     def turns(
         self, template: ChatTemplate, way: _TemplateTraits
     ) -> tuple[dict[str, Any], _TemplateTraits, bool]:
-        """Return the first reading of turns in which the template takes calls and results.
+        """Return the first reading of turns with calls and results that succeeds.
 
-        It is as in `ToolFormat`, with the way in which the template did, and True if the template
-        writes calls apart from the message's text.
+        It is as in `ToolFormat`. With it come the way that the template accepted, and True if the
+        template writes calls apart from the message's text.
         """
         fault: ToolsUnknown | None = None
         unwritten = False
@@ -385,7 +385,7 @@ class _Learner:
         return before[: before.rfind("<")] if "<" in before else ""
 
     def _dialect(self, begin: str, text: str) -> Dialect | None:
-        """Return the dialect of a call that begins so; None for a bare object."""
+        """Return the dialect of a call with this beginning; None for a bare object."""
         found = [one for one in DIALECTS if not one.line and one.open in text]
         if not found and (bare := _BEGINS.fullmatch(begin)) and bare[1] == "name":
             return None
@@ -452,7 +452,7 @@ def _check(
     begun = fill_slots(
         tools.opening, {"system": system if template.way.system else "", "tools": functions}
     )
-    if not template.way.system:  # it takes no system text, and has no place for one
+    if not template.way.system:  # it has no place for a system text
         begun = begun[: len(begun) - len("".join(chat_format.system_in_user))]
     given: dict[str, Any] = {"system": system, "tools": count}
     text = template.text(_asking(question), **given).removeprefix(bos)

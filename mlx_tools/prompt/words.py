@@ -1,7 +1,8 @@
-"""The words that a model reads, as values: what the files of ``prompts/`` say.
+"""The words that a model reads, as values: the texts of the files of ``prompts/``.
 
-Every text may hold ``{{name}}`` placeholders. Which ones a text may and must hold is fixed here, so
-that a slip of an editor's hand is told by file and key, and not by a model that behaves oddly.
+Every text may hold ``{{name}}`` placeholders. The placeholders that a text must and may hold are
+fixed here. So an editor's slip is reported with file and key, and does not show as a model that
+behaves oddly.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from mlx_tools.prompt.catalog import one_line
 
 STYLES: Final[tuple[Style, ...]] = get_args(Style)
 GAP: Final = "…"
-"""Stands in the asked form of a call for what the model has to fill in. It is no JSON, so a copy of
-it never runs."""
+"""Stands for a value that the model has to fill in, in the right form of a call. It is no JSON, so
+a copy of it never runs."""
 
 PROMPTED_STYLES: Final = tuple(style for style in STYLES if style != "native")
-"""Those that we tell of; how a native call is written is the template's to tell."""
+"""The styles with words in ``prompts/``; a native call is described by the template."""
 
 PERSONA: Final = "persona.txt"
 MESSAGES: Final = "messages.toml"
@@ -88,7 +89,7 @@ _RESULT_TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
     "description": (),
     **dict.fromkeys(("told", "finish", "wanted", "early"), ("name",)),
 }
-"""The same of ``result.toml``."""
+"""The same for ``result.toml``."""
 
 _GENERIC_TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("generic.question", "generic.again"), ("arguments", "name")),
@@ -96,7 +97,7 @@ _GENERIC_TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
     "generic.argument": ("name", "value"),
     "generic.observation": (),
 }
-"""The same of ``examples.toml``, for a tool without examples of its own."""
+"""The same for ``examples.toml``, for a tool without examples of its own."""
 
 
 class Example(Struct, frozen=True, forbid_unknown_fields=True):
@@ -179,9 +180,9 @@ class PromptWords:
     def render_question(
         self, question: str, tools: Sequence[str] = (), *, no_calls: bool = False
     ) -> str:
-        """Return a question as the model reads it, with the lines of the tools it brings.
+        """Return a question as the model reads it, with the lines of its tools.
 
-        With ``no_calls`` it says that none may be called, if nothing else can say so.
+        With ``no_calls`` it says that no tool may be called, if nothing else can say so.
         """
         if no_calls:
             question = fill(self.texts["turns.no_calls"].strip("\n"), {"question": question})
@@ -248,7 +249,7 @@ _BY_CODE: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def _table(file: str, texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the content of a TOML file; what stands in a table by ``table.key``."""
+    """Return the content of a TOML file, with keys such as ``table.key``."""
     import tomllib
 
     try:
