@@ -1,1 +1,1 @@
-"""The connection of agents and editors to a gateway: what stands in their files."""
+"""The connection of agents and editors to a gateway: the content of their files."""

@@ -1,6 +1,6 @@
 """Configurations of the clients that can be connected to a gateway.
 
-Each was tried with the client's own package, or follows the page of its maker that is named.
+Each was tried with the client's own package, or follows the named page of its maker.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ NAME: Final = "mlx-tools"
 """The name of the provider in the clients' files."""
 
 MODEL: Final = "default"
-"""The name to which a gateway's first model answers, whatever model that is."""
+"""The name that a gateway's first model answers to, whatever the model is."""
 
 _DEFAULT_CONTEXT: Final = 32_768
-"""Tokens that a client is told of if the gateway does not say the model's own."""
+"""Tokens that a client is told if the gateway does not report the model's own."""
 
 _MAX_OUTPUT: Final = 8_192
-"""Tokens of an answer: what the gateway allows a turn for which nobody says a bound."""
+"""Tokens of an answer: what the gateway allows a turn without a limit."""
 
 
 class GatewayTarget(Struct, frozen=True):
@@ -69,7 +69,7 @@ class GatewayTarget(Struct, frozen=True):
 
 
 class ListItem(Struct, frozen=True):
-    """A place in a list: of the item that has these values, else behind the last one."""
+    """A place in a list: the item that has these values, or after the last item."""
 
     match: Mapping[str, Any]
 
@@ -78,7 +78,7 @@ Step = str | int | ListItem
 
 
 class ValueChange(Struct, frozen=True):
-    """One value of a file, by its path. ``is_default``: a value that is there stays."""
+    """One value of a file, by its path. ``is_default``: a present value stays."""
 
     path: tuple[Step, ...]
     value: Any
@@ -443,4 +443,4 @@ CLIENTS: Final[Mapping[str, Callable[[GatewayTarget], ClientPlan]]] = {
     "jetbrains": _jetbrains,
     "aider": _aider,
 }
-"""The clients by the names that the command takes."""
+"""The clients by the names that the command accepts."""

@@ -1,6 +1,6 @@
-"""Edits of JSON files with comments: one value changes, all else stays.
+"""Edits of JSON files with comments: one value changes, everything else stays.
 
-Comments and commas behind the last member are read as the programs whose files these are read them.
+Comments and commas after the last member are read as by the programs that own the files.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def set_json(text: str, path: Path, value: Any) -> str:
 
 
 def put_value(holder: Any, path: Path, value: Any) -> Any:
-    """Set a value within objects and lists, which are made where they are missing."""
+    """Set a value within objects and lists, which are added if they are missing."""
     if not path:
         return value
     step, *further = path

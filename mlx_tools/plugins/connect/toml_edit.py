@@ -1,4 +1,4 @@
-"""Edits of TOML files that a person wrote: one value changes, all else stays."""
+"""Edits of a person's TOML files: one value changes, everything else stays."""
 
 from __future__ import annotations
 

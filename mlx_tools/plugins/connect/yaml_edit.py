@@ -1,4 +1,4 @@
-"""Edits of YAML files: one value or item changes, all else stays."""
+"""Edits of YAML files: one value or item changes, everything else stays."""
 
 from __future__ import annotations
 
@@ -167,4 +167,4 @@ def _scalar(value: Any) -> str:
 
 
 _WORDS = frozenset(("true", "false", "yes", "no", "on", "off", "null", "none", "y", "n"))
-"""Words that are no texts to some readers of YAML."""
+"""Words that some readers of YAML do not read as texts."""

@@ -1,1 +1,1 @@
-"""The page of the gateway, where a person asks, decides and looks back."""
+"""The page of the gateway, where a person asks, decides and reads sessions."""

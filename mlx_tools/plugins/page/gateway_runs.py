@@ -1,4 +1,4 @@
-"""The parts of the plugin ``runs`` that the page stands on."""
+"""The parts of the plugin ``runs`` that the page needs."""
 
 from __future__ import annotations
 

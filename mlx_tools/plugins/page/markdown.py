@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 MAX_CHARS: Final = 100_000
-"""A longer text is shown as it is: drawing it could take seconds."""
+"""A longer text is shown unchanged: rendering it could take seconds."""
 
 _SCHEMES: Final = ("http", "https", "mailto")
 
@@ -28,14 +28,15 @@ _CODE: Final = '<pre class="code" tabindex="0" role="region" aria-label="Code"><
 def draw_markdown(text: str) -> Html:
     """Return a text of Markdown as HTML.
 
-    Only tags that are made here occur in it. A link shows the host that it leads to, if its text
-    does not; a picture becomes its description, since loading it would tell where it is read.
+    The result has only tags that are made here. A link shows its host, if its text does not. A
+    picture becomes its description, since loading it would reveal where it is read.
     """
     if len(text) > MAX_CHARS:
         return _plain(text)
     try:
         return Html(_renderer().render(text))
-    except Exception as error:  # whatever the library makes of a text that was made to break it
+    # the library may fail in any way on a text that was made to break it
+    except Exception as error:
         _log.info("an answer is shown as plain text: %s", type(error).__name__)
         return _plain(text)
 
@@ -72,7 +73,7 @@ def _renderer() -> MarkdownIt:
 
 
 def _is_safe(url: str) -> bool:
-    """Return whether a link may be one: it leads to the web or to an address of mail."""
+    """Return whether a link is allowed: it leads to the web or to a mail address."""
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -1,8 +1,8 @@
 """The page: HTML, forms that are posted, and events of steps.
 
-Every form works without the script, which brings the steps of a run that is at work. Nothing is
-shown and nothing taken before a person's key was given, but the style and the form for that key. A
-form that is posted must come from a page of this very address.
+Every form works without the script, which only shows the steps of a running run as they come.
+Before a person's key was given, only the style and the form for that key are shown, and nothing
+else is accepted. A posted form must come from a page of this very address.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from mlx_tools.plugins.page.shown_sessions import PageSessions
 from mlx_tools.policy import equal_digests
 
 PATH: Final = "/page/"
-"""All but the first page stands below this path."""
+"""The path of all but the first page."""
 
 _FOLDER: Final = package_file("plugins/page")
 _FILES: Final = {
@@ -87,11 +87,11 @@ _FIELDS: Final = 250
 
 COOKIE: Final = "mlx_tools_person"
 HOLDS: Final = 30 * 86_400
-"""Seconds for which a browser is known."""
+"""Seconds for which a browser is remembered."""
 
 Fields = Mapping[str, str]
 Keep = Callable[[str, str], Path]
-"""Keeps a session as a golden transcript of this name, and returns its path. Blocks. Raises
+"""Stores a session as a golden transcript of this name, and returns its path. Blocks. Raises
 `MlxToolsError`."""
 
 
@@ -99,8 +99,8 @@ class Person:
     """A person, known by the secret of the sessions; ``now`` is in seconds since 1970.
 
     A client may not decide about its own calls, so its key opens nothing here. A person's key is
-    made of the secret of the sessions, which only this user can read: whoever has it could decide
-    at a terminal too. It is given to the page once, and a cookie stands for it then.
+    derived from the secret of the sessions, which only this user can read: anyone who has it could
+    decide at a terminal too. The key is given to the page once; later a cookie replaces it.
     """
 
     def __init__(self, secret: bytes, now: Callable[[], float]) -> None:
@@ -108,7 +108,7 @@ class Person:
         self.key = self._sealed("key")[:40]
 
     def admit(self, response: Response, *, https: bool) -> None:
-        """Set the cookie by which the browser is known from now on."""
+        """Set the cookie by which the browser is recognised from now on."""
         until = str(int(self._now()) + HOLDS)
         value = f"{until}.{self._sealed(f'cookie {until}')}"
         response.set_cookie(
@@ -128,7 +128,7 @@ class Person:
 
 
 class Page:
-    """The page of a gateway for one person. ``keep`` keeps golden transcripts."""
+    """The page of a gateway for one person. ``keep`` stores golden transcripts."""
 
     def __init__(
         self,
@@ -200,7 +200,10 @@ class Page:
         return self._for_person(respond)
 
     def _is_person(self, request: Request) -> bool:
-        """Return whether the person asks; if so the connection counts as one with a key."""
+        """Return whether the request is the person's.
+
+        If so, the connection counts as one with a key.
+        """
         is_person = self._person.is_at(request)
         if is_person:
             admit(request.scope)
@@ -292,9 +295,9 @@ class Page:
         return Response(text, 200, _HEADERS | name, "application/x-ndjson")
 
     async def _live(self, request: Request) -> Response:
-        """Stream the steps of a run as HTML, and what forms at the moment as text.
+        """Stream the steps of a run as HTML, and the text being written as text.
 
-        The last event says that the run rests.
+        The last event says that the run has come to rest.
         """
         if not self._is_person(request):
             return Response(status_code=401)
@@ -324,7 +327,7 @@ class Page:
         return await self._runs.find(None, request.path_params["id"])
 
     async def _done(self, request: Request, act: Awaitable[None]) -> Response:
-        """Do something with a session, and show it, or why not."""
+        """Do something with a session, and show the session, or the error."""
         try:
             await act
         except ApiError as error:
@@ -388,7 +391,7 @@ class Page:
         return await self._undo_shown(request, act=True)
 
     async def _undo_shown(self, request: Request, *, act: bool) -> Response:
-        """Show what of a session can be undone, or with ``act`` what was."""
+        """Show what can be undone of a session, or with ``act`` what was undone."""
         session, rows, problem = request.path_params["id"], list[dict[str, str]](), ""
         await self._sessions.stands(session)
         undo = functools.partial(undo_rows, self._runs.sessions, session, act=act)
@@ -476,9 +479,9 @@ def _piece(event: Mapping[str, Any]) -> dict[str, Any] | None:
 async def _fields(
     request: Request, max_bytes: int = MAX_BODY, seconds: float = BODY_SECONDS
 ) -> Fields:
-    """Read the fields of a form that a page of this very address has posted.
+    """Read the fields of a form that was posted by a page of this very address.
 
-    It has a bound of bytes and of seconds. Raises `ApiError`.
+    Its bytes and seconds are limited. Raises `ApiError`.
     """
     origin = request.headers.get("origin", "")
     if not is_own_origin(origin, request.headers.get("host", "")):
@@ -517,7 +520,8 @@ def _templates() -> Any:
     environment = templates(_FOLDER)
     environment.globals |= {"diff_lines": diff_lines, "utc": _utc}
     environment.filters["drawn"] = draw_markdown
-    environment.filters["typed"] = lambda text: Html(escape(text))  # the person's own, as it is
+    # the person's own file, unchanged
+    environment.filters["typed"] = lambda text: Html(escape(text))
     return environment
 
 

@@ -40,9 +40,9 @@ class SessionTitles:
         """
         line = " ".join(title.split())[:MAX_TITLE]
         if self._read().get(session, "") == line:
-            return  # nothing is written, which a full disk would not allow
+            return  # nothing is written, which would fail on a full disk
         try:
-            # Other gateways of this user keep their titles in the same file.
+            # Other gateways of this user store their titles in the same file.
             with locked(self._path):
                 titles = {**self._read(), session: line}
                 if not line:

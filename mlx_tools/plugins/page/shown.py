@@ -1,6 +1,6 @@
 """The contents of the page as values: sessions, steps, calls that wait, tools.
 
-Others wrote what stands in them: whoever shows it escapes it.
+Their texts come from others, so they must be escaped when they are shown.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MAX_ROWS: Final = 25
 """Sessions on one page."""
 
 SECONDS: Final = 2.0
-"""Seconds for which sessions are looked through for one page; the next one goes on from there."""
+"""Seconds that a search takes for one page; the next page goes on from there."""
 
 # --- sessions -------------------------------------------------------------------------------------
 
@@ -149,12 +149,12 @@ class SessionView:
 
     @property
     def live(self) -> bool:
-        """Return whether it is at work, and its end is on this page."""
+        """True if it is at work, and its end is on this page."""
         return self.run and self.status in ("queued", "running") and not self.later
 
     @property
     def end(self) -> int:
-        """The record behind the last one on this page."""
+        """The number of the record after the last one on this page."""
         return min(self.start + RECORDS, len(self.records))
 
     @property
@@ -233,7 +233,8 @@ class ChangesNames(Struct, frozen=True):
 def undo_rows(store: SessionStore, session: str, *, act: bool) -> list[dict[str, str]]:
     """Return the changes of a session, and undo them with ``act``.
 
-    Raises `TranscriptError` where the session is in use, and `UsageError` without the plugin files.
+    Raises `TranscriptError` if the session is in use, and `UsageError` without the plugin
+    ``files``.
     """
     with plugins().exports("files", ChangesNames).Undo(store, session) as undoing:
         steps = undoing.steps()
@@ -313,12 +314,12 @@ async def is_shown_whole(
     arguments: Mapping[str, Any] | None,
     digest: str,
 ) -> bool:
-    """Return whether the page shows all that a waiting call would change.
+    """Return whether the page shows everything that a waiting call would change.
 
     ``arguments`` replace the call's own if not None; ``digest`` is that of the call as it was
     shown. Raises as `Sessions.waiting` does.
     """
-    if "/" in call:  # it waits in a run within another call
+    if "/" in call:  # it waits in a nested run
         within = await sessions.waiting_within(session)
         asked = [one for one in within if (one.call, one.digest) == (call, digest)]
         return any(not one.omitted for one in asked)

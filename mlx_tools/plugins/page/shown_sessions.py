@@ -1,7 +1,7 @@
-"""The sessions at the page: runs of the gateway, and those of other commands.
+"""The sessions on the page: runs of the gateway, and those of other commands.
 
-The gateway goes on with its runs itself. Each session of `ask`, `chat` and jobs goes on in this
-process with what it was begun with: its model's server, its folders, its policy under what is
+The gateway resumes its runs itself. A session of `ask`, `chat` or a job is resumed in this process
+with its own settings: its model's server, its folders, and its policy within the policy that is
 configured here.
 """
 
@@ -34,7 +34,7 @@ from mlx_tools.transcript import Event, Record
 class PageSessions:
     """The runs of a gateway, and the other sessions of its store.
 
-    ``owner`` is the name under which these take a place of the runs.
+    ``owner`` is the name under which those take a place among the runs.
     """
 
     def __init__(self, runs: Runs, owner: str) -> None:
@@ -103,9 +103,10 @@ class PageSessions:
             return []
 
     async def resume(self, session: str, call: str, answer: ApprovalAnswer | None) -> None:
-        """Go on with a session that waits, by a decision, until that is written down.
+        """Resume a session that waits, by a decision, until that is recorded.
 
-        Without a decision it asks anew about what waits. Raises `ApiError` if it is refused.
+        Without a decision the page asks again about the calls that wait. Raises `ApiError` if it is
+        refused.
         """
         if (row := await self.run(session)) is not None:
             if answer is None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from mlx_tools.app import ReportStep, as_json
 
 _MINOR_STEPS = ("Waits", "Resumed", "Mended")
-"""Steps that say how a call or an answer came to be, and nothing that a person looks for."""
+"""Steps that say how a call or an answer was made, which a person rarely looks for."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Act:
 
     @property
     def bad(self) -> bool:
-        """Return whether it went wrong."""
+        """True if it went wrong."""
         return (self.result or self.step).bad
 
     @property
@@ -39,7 +39,8 @@ class Act:
         text = self.step.blocks[0].text if self.step.blocks else ""
         try:
             values = json.loads(text).values()
-        except (ValueError, AttributeError, RecursionError):  # what was cut, or never JSON
+        # an argument that was cut off, or is no JSON
+        except (ValueError, AttributeError, RecursionError):
             return " ".join(text.split())
         words = (value if isinstance(value, str) else as_json(value) for value in values)
         return ", ".join(" ".join(word.split()) for word in words)
@@ -87,7 +88,7 @@ def group_turns(steps: Sequence[ReportStep]) -> list[TurnView]:
             turns.append(TurnView(question=step))
             acts = {}
         elif step.kind in ("answer", "end"):
-            if turn.answer is not None:  # it had stopped before, and was gone on with
+            if turn.answer is not None:  # it had stopped before, and was resumed with
                 turn.acts.append(Act(turn.answer))
             turn.answer = step
         elif (step.kind == "model" and step.call not in acts) or step.label in _MINOR_STEPS:

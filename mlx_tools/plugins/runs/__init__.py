@@ -1,4 +1,4 @@
-"""Runs of the gateway's own: the server executes their tools, under its policy."""
+"""Runs of the gateway itself: the server executes their tools, under its policy."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def run_routes(runs: Runs) -> list[BaseRoute]:
 
     async def followed(request: Request) -> Response:
         row, after = await _row(runs, request), _last_event_id(request)
-        await runs.view(row)  # what is wrong with it is told before a stream begins
+        await runs.view(row)  # a fault of the run is reported before a stream begins
         return EventStream(_stream_events(runs, row, after))
 
     async def act(request: Request) -> Response:
@@ -101,7 +101,7 @@ def run_routes(runs: Runs) -> list[BaseRoute]:
 
 
 async def _act(runs: Runs, row: RunRow, action: str, body: Mapping[str, Any]) -> None:
-    """Do what is posted of a run. Raises `ApiError`."""
+    """Do the posted action on a run. Raises `ApiError`."""
     match action:
         case "approvals":
             decided = read(ApprovalBody, body)
@@ -154,20 +154,20 @@ async def _talk(runs: Runs, socket: WebSocket) -> None:
                     if told is not None:
                         number, event = told
                         await tell(event if number is None else {"id": number} | event)
-        except StorageError as error:  # whoever listens comes back once the database does
+        except StorageError as error:  # followers connect again once the database is back
             await tell({"type": "error"} | openai_error(as_api_error(error)))
         tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(follow)
-        # What is no text ends it, as going away does.
+        # A message that is no text ends the connection.
         while (text := (await socket.receive()).get("text")) is not None:
             await tell(await _answered(runs, row, text))
         tasks.cancel_scope.cancel()
 
 
 async def _answered(runs: Runs, row: RunRow, text: str) -> JsonObject:
-    """Do what a message posts, and say what came of it."""
+    """Do the action of a message, and send its result."""
     try:
         value = json_object(text, "the message is")
         kinds = ("cancel", *RUN_BODIES)

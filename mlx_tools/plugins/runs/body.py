@@ -44,7 +44,7 @@ Name = Annotated[str, Field(min_length=1, max_length=500)]
 _MAX_TOOLS: Final = 200
 
 _MAX_PRIOR_MESSAGES: Final = 1_000
-"""Messages before a run's question: each is a record, and all are written in one go, in 40 ms."""
+"""Messages before a run's question: each is a record, and all are written at once, in 40 ms."""
 
 
 class _Strict(Body):
@@ -305,8 +305,8 @@ def _own_tools(
 ) -> tuple[tuple[ToolSpec, ...], dict[str, Sequence[str]]]:
     """Return the client's tools, and by name the faulty places of their schemas.
 
-    What they do nobody knows here, so what holds for a call that changes things holds for theirs:
-    none is made of text that was cut off, or copied out of a result.
+    Nobody here knows what they do, so their calls are treated as calls that change things: none is
+    made from text that was cut off, or copied out of a result.
     """
     tools = [
         _definition(value, place("client_tools", index)) for index, value in enumerate(definitions)

@@ -27,14 +27,14 @@ from mlx_tools.transcript import (
 )
 
 _UNSETTLED_RECORDS: Final = (CallRecord, RepairRecord, PauseRecord)
-"""Records whose event depends on what comes next, where that is not there yet."""
+"""Records whose event depends on the next record, if that is not there yet."""
 
 Numbered = tuple[int | None, JsonObject]
 """An event as JSON, and the number of its record, from 1; None for a delta."""
 
 
 def closed_count(records: Sequence[Record], *, at_rest: bool) -> int:
-    """Return how many of the records have events that nothing can change any more.
+    """Return how many of the records have final events.
 
     With ``at_rest`` no process adds to them.
     """
@@ -47,14 +47,15 @@ def closed_count(records: Sequence[Record], *, at_rest: bool) -> int:
 class SessionEventReader:
     """Reads the events of a session's records in their order, each record once.
 
-    ``last_number`` is the number of the last record whose event is known already. A transcript
-    only grows, so what was read of it stays read.
+    ``last_number`` is the number of the last record whose event is known already. A transcript only
+    grows, so records are never read again.
     """
 
     def __init__(self, last_number: int) -> None:
         self.last_number = last_number
-        self._read = 0  # records that were taken in
-        self._run = self._mends = 0  # where the last question stands, and the first mend of a turn
+        self._read = 0  # records that were read
+        # the places of the last question, and of the first mend of a turn
+        self._run = self._mends = 0
         self._calls: dict[str, CallRecord] = {}
         self._sources: dict[int, NumberedSource] = {}
 
@@ -103,7 +104,7 @@ class SessionEventReader:
 def _ends(records: Sequence[Record], number: int) -> bool:
     """Return whether the run came to rest with this record.
 
-    It did not with a pause that somebody ended in place.
+    A pause that somebody ended in place does not count.
     """
     record, after = records[number - 1], records[number : number + 1]
     if isinstance(record, PauseRecord):

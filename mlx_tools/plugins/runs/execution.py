@@ -1,8 +1,8 @@
 """The execution of runs: the model, tools, policy and session of each.
 
-A process that is gone may have begun what is asked of a run: it is done once all the same, as the
-transcript shows. A call that can change things, was started and has no known end is never made
-again: a person is asked about it.
+A process that is gone may have begun an action. The transcript shows that, and the action is done
+only once. A call that can change things, was started and has no known end is never made again: a
+person is asked about it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _MAX_NOTED: Final = 100
 
 
 class _ClientToolApprover(Struct, frozen=True):
-    """Decides as another approver does; calls of a client's own tools wait."""
+    """Decides like another approver; calls of a client's own tools wait."""
 
     inner: Approver
     own_names: frozenset[str]
@@ -126,7 +126,7 @@ class RunExecution:
         webhooks: Webhooks,
         make_registry: MakeRegistry | None = None,
     ) -> None:
-        """``note`` is told what went wrong that no client hears of."""
+        """``note`` is called with faults that no client hears of."""
         self.configuration, self._models = configuration, models
         self._note, self.webhooks = note, webhooks
         self.make_registry = make_registry or self._registry
@@ -156,7 +156,7 @@ class RunExecution:
     async def run(
         self, row: RunRow, conversation: Conversation, emit: Callable[[Event], None]
     ) -> None:
-        """Do what the row asks for until the run comes to rest, and keep that it is done.
+        """Do the action of the row until the run rests, and record that it is done.
 
         Raises `StorageError`.
         """
@@ -169,18 +169,18 @@ class RunExecution:
     async def _do(
         self, conversation: Conversation, act: RunAct, emit: Callable[[Event], None]
     ) -> str:
-        """Do what is asked until the run comes to rest; return why not, if it is refused."""
+        """Do an action until the run comes to rest; return why not, if it is refused."""
         refusal = ""
         try:
             await perform(conversation, act, emit)
         except UsageError as error:
             refusal = str(error)
             with suppress(MlxToolsError):
-                await conversation.settle()  # what was taken back may have begun
+                await conversation.settle()  # a withdrawn action may have begun
         except StorageError:
             raise
         except BackendError:
-            pass  # the transcript says so
+            pass  # the transcript says whether it was done
         except Exception as error:
             self._note(f"run {conversation.session} ended with {type(error).__name__}")
         finally:
@@ -199,7 +199,7 @@ class RunExecution:
     async def put_to_rest(
         self, row: RunRow, records: Sequence[Record], refusal_reason: str = ""
     ) -> None:
-        """Mark a run as having nothing more to do, and tell its client's server."""
+        """Record that a run has nothing more to do, and add the webhook for it."""
         hook, url = None, row.body.get("webhook")
         if url is not None and (row.act is None or len(records) > row.act.records):
             status = get_run_status(row, records)
@@ -237,7 +237,7 @@ class RunExecution:
         return build_registry(configuration, header, self._note_once)
 
     def _note_once(self, line: str) -> None:
-        """Note a line about the tools, unless an earlier run had it."""
+        """Note a line about the tools, unless an earlier run noted it."""
         if line not in self._noted and len(self._noted) < _MAX_NOTED:
             self._noted.add(line)
             self._note(line)
@@ -287,7 +287,7 @@ class RunExecution:
         if roots is not None:
             settings = replace(settings, roots=roots)
         policy = _admitting(policy, own)
-        if given.profile is not None and header is None:  # else the header says it
+        if given.profile is not None and header is None:  # otherwise the header says it
             narrowed, lower, said = self._load_profile(given.profile)
             policy = policy.intersect(_admitting(narrowed, own))
             limits, settings = limits.lower(lower), replace(settings, **said)
@@ -311,7 +311,7 @@ class RunExecution:
 
 
 async def perform(conversation: Conversation, act: RunAct, emit: Callable[[Event], None]) -> None:
-    """Do what is asked of a run until it rests; what a dead process began goes on.
+    """Do an action on a run until it rests; resume one that a dead process began.
 
     Raises `UsageError` if it is refused, and what runs raise.
     """
@@ -384,7 +384,7 @@ def has_question(records: Sequence[Record]) -> bool:
 
 
 def is_begun(new_records: Sequence[Record]) -> bool:
-    """Return whether what a run was gone on with is among the records since."""
+    """Return whether the action on a run is among the records since."""
     return any(not isinstance(record, ResumedRecord | DecisionRecord) for record in new_records)
 
 

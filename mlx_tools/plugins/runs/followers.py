@@ -1,4 +1,4 @@
-"""Followers of runs, who are woken by events and get the deltas that form."""
+"""Followers of runs, who are woken by events and get the deltas between them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import anyio
 from mlx_tools.gateway import JsonObject
 
 _MAX_WAITING: Final = 2_000
-"""Deltas that are held for a slow follower: about those of a long answer; the oldest go first."""
+"""Deltas that are held for a slow follower: about those of a long answer; the oldest are dropped.
+"""
 
 
 class Follower:
@@ -24,7 +25,7 @@ class Follower:
         self._news = anyio.Event()
 
     def tell(self, record_count: int, delta: JsonObject | None = None) -> None:
-        """Add that there are so many records, and a delta behind them."""
+        """Add the number of records, and a delta after them."""
         self._waiting.append((record_count, delta))
         self._news.set()
 
@@ -36,14 +37,14 @@ class Follower:
         return waiting
 
     async def wait(self, seconds: float) -> bool:
-        """Wait for news, so long at most; return whether there are some."""
+        """Wait for news, for so long at most; return whether there are some."""
         with anyio.move_on_after(seconds):
             await self._news.wait()
         return self._news.is_set()
 
 
 class Followers:
-    """The followers of all runs in this process; its length is how many have some."""
+    """The followers of all runs in this process; its length counts followed runs."""
 
     def __init__(self) -> None:
         self._by_run: dict[str, set[Follower]] = {}

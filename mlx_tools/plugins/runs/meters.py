@@ -10,7 +10,7 @@ from mlx_tools.transcript import Event, FormatBroken, events
 
 CLIENTS: Final = "client"
 UNKNOWN: Final = "unknown"
-"""The labels of a tool of a client's own, and of a name that no tool has."""
+"""The labels of a client's own tool, and of a name that no tool has."""
 
 RUN_METERS: Final[Mapping[str, tuple[str, str]]] = {
     "runs_total": ("counter", "Runs that came to rest, by model and by how"),

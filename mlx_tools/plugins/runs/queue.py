@@ -1,9 +1,9 @@
-"""The queue of runs where sessions are in PostgreSQL: jobs of procrastinate.
+"""The queue of runs if sessions are in PostgreSQL: jobs of procrastinate.
 
-A gateway does nothing of its runs itself: workers on any machine take them from the queue, and go
-on with what broke off. A job only names a run. What is to be done stands in the run's row, and
-where that begins in its transcript: a job that comes twice finds nothing to do, and all jobs can
-be made anew of the rows.
+A gateway does none of its runs itself: workers on any machine take them from the queue, and resume
+runs that broke off. A job only names a run. The next action is in the run's row, and the transcript
+shows whether it has begun. So a job that comes twice finds nothing to do, and all jobs can be made
+again from the rows.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ HEARTBEAT: Final = 2.0
 """Seconds between two signs of life of a worker."""
 
 LEASE: Final = 10.0
-"""Seconds without one after which another worker takes what it had."""
+"""Seconds without one after which another worker takes over its jobs."""
 
 RUN: Final = "run"
-"""The task that does what is asked of a run."""
+"""The task that does the action of a run."""
 
 _NAME: Final = "mlx_tools_queue"
 _MAX_NOTIFICATION_CHARS: Final = 7_900
@@ -63,7 +63,8 @@ class RunQueue:
                 "runs by workers need procrastinate", hint=to_install("postgres")
             ) from None
         logger = logging.getLogger("procrastinate")
-        logger.addHandler(logging.NullHandler())  # what concerns a user is told by us
+        # faults that concern a user are reported by mlx-tools itself
+        logger.addHandler(logging.NullHandler())
         logger.propagate = False
         form = _format(procrastinate)
         self._tables, self._address = store.tables(form), store.dsn or ""
@@ -89,7 +90,7 @@ class RunQueue:
         db.execute("SELECT set_config('search_path', ?, true)", (before,))
 
     def tell(self, run: str, upto: int, events: Sequence[JsonObject]) -> None:
-        """Notify listeners of deltas behind the first ``upto`` records of a run."""
+        """Notify listeners of deltas after the first ``upto`` records of a run."""
         while events:
             count = len(events)
             while (
@@ -105,7 +106,7 @@ class RunQueue:
     async def _listen(self) -> None:
         """Pass the messages of workers on to followers.
 
-        What they say while the database is away is lost: followers get the records all the same.
+        Messages are lost while the database is away; followers get the records all the same.
         """
         import psycopg
 
@@ -129,7 +130,7 @@ class RunQueue:
     # --- for a gateway ---
 
     async def open(self) -> None:
-        """Begin to hear what workers tell."""
+        """Begin to listen to workers."""
         self._listening = asyncio.create_task(self._listen())
 
     async def aclose(self) -> None:
@@ -147,7 +148,7 @@ class RunQueue:
         return {"active": active, "waiting": waiting, "workers": workers}
 
     def check_room(self) -> None:
-        """Take any number of runs: those that no worker is free for wait."""
+        """Take any number of runs: those without a free worker wait."""
 
     def start(self, row: RunRow, conversation: object) -> None:
         """Leave a run to the workers: its job was added with its row."""

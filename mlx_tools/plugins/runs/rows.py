@@ -1,6 +1,6 @@
-"""The rows of runs: who asked for each, what is to be done, and webhooks to send.
+"""The rows of runs: the client of each, its next action, and webhooks to send.
 
-Where a run stands is in its transcript alone, in the session that has the run's id.
+The state of a run is in its transcript alone, in the session that has the run's id.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from mlx_tools.plugins.runs.body import RunAct
 from mlx_tools.store import FileFormat, SessionStore, Statements
 
 MAX_RUNS: Final = 10_000
-"""Runs that are kept; of more the oldest that have ended are forgotten."""
+"""Runs that are stored; if there are more, the oldest that have ended are forgotten."""
 
 Forget = Callable[[str], bool]
-"""Removes the session of a run; returns whether it could, for the run has ended."""
+"""Removes the session of a run; returns whether it could, because the run has ended."""
 
 _MAX_ROWS: Final = 20
 """Rows that are forgotten, or claimed, at most in one go."""
@@ -98,7 +98,7 @@ class Hook(Struct, frozen=True):
 class RunRows:
     """The runs that clients of gateways asked for, beside the sessions of ``store``.
 
-    Methods raise `StorageError` where they cannot be kept or read.
+    Methods raise `StorageError` if runs cannot be stored or read.
     """
 
     def __init__(
@@ -110,16 +110,17 @@ class RunRows:
         self._tables = store.tables(RUNS)
         self._queue = queue
         self.max_rows = max_rows
-        """The most runs that are kept; the oldest that have ended make room."""
+        """The most runs that are stored; the oldest that have ended make room."""
 
     def _select(self, condition: str, *values: object) -> list[RunRow]:
         with self._tables.transaction() as db:
             return list(map(_row, db.execute(_SELECT + condition, values).fetchall()))
 
     def add(self, row: RunRow, key: str | None, forget: Forget = lambda run: False) -> bool:
-        """Keep a run; return False if its client has asked for one under this key before.
+        """Store a run; return False if its client has asked for one under this key before.
 
-        If there are too many, the oldest that have ended make room. Raises `ApiError` if none has.
+        If there are too many, the oldest that have ended make room. Raises `ApiError` if none has
+        ended.
         """
         with self._tables.transaction(write=True) as db:
             mine = (row.owner, _digest(key))
@@ -189,7 +190,7 @@ class RunRows:
         return self._select("WHERE act IS NOT NULL ORDER BY number")
 
     def post(self, run: str, act: RunAct) -> bool:
-        """Keep what is to be done about a run that rests; False where it does not."""
+        """Store the next action of a run at rest; return False if it is not at rest."""
         with self._tables.transaction(write=True) as db:
             query = "UPDATE runs SET act = ?, refused = '', cancelled = 0 WHERE id = ?"
             query += " AND act IS NULL RETURNING model"
@@ -199,7 +200,7 @@ class RunRows:
         return found is not None
 
     def queue_again(self, load_queued: Callable[[], set[str]]) -> None:
-        """Queue the runs again that have something to do and are not ``load_queued``."""
+        """Queue the runs again that have an action and are not ``load_queued``."""
         query = "SELECT id, model FROM runs WHERE act IS NOT NULL"
         with self._tables.transaction() as db:
             left = db.execute(query).fetchall()
@@ -212,9 +213,9 @@ class RunRows:
     def mark_done(
         self, row: RunRow, hook: Hook | None = None, *, now: float, refusal_reason: str = ""
     ) -> None:
-        """Mark what was to be done about a run as done, and add the webhook for it.
+        """Record that a run's action is done, and add the webhook for it.
 
-        If something else is to be done by now, this changes nothing: its worker marks that.
+        If the run has another action by now, nothing changes: its worker records that one.
         """
         with self._tables.transaction(write=True) as db:
             query = "UPDATE runs SET act = NULL, refused = ? WHERE id = ? AND coalesce(act, '') = ?"
@@ -227,7 +228,7 @@ class RunRows:
                 )
 
     def cancel(self, run: str) -> None:
-        """Keep that no more is wanted of what is to be done about a run."""
+        """Record that a run's action is cancelled."""
         with self._tables.transaction(write=True) as db:
             db.execute("UPDATE runs SET cancelled = 1 WHERE id = ?", (run,))
 
@@ -252,7 +253,7 @@ class RunRows:
         return [Hook(mark, url, kind, json.loads(data), n) for mark, url, kind, data, n in found]
 
     def mark_sent(self, hook: Hook, retry_at: float | None = None) -> None:
-        """Remove a webhook that was sent, or keep when it is tried again (``retry_at``)."""
+        """Remove a webhook that was sent, or store when it is tried again (``retry_at``)."""
         with self._tables.transaction(write=True) as db:
             if retry_at is None:
                 db.execute("DELETE FROM hooks WHERE mark = ?", (hook.mark,))

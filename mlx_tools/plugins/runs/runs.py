@@ -1,13 +1,12 @@
-"""Runs of the gateway's own: its server executes their tools, under its policy.
+"""Runs of the gateway itself: its server executes their tools, under its policy.
 
-A run is a session of the store that `ask` uses, and where it stands is read from its transcript.
-What is to be done about it stands in its row (`rows`), and workers do it (`workers`). It
-goes on when its client leaves; while it waits for a person, or for its client, nothing of it is in
-memory. In a gateway over files a run that broke off with its process is brought to rest when the
-next one starts, or when somebody looks at it, and never gone on with by itself.
+A run is a session of the store that `ask` uses, and its state is read from its transcript. Its next
+action is in its row (`rows`), and workers do it (`workers`). It goes on when its client leaves.
+While it waits for a person or its client, nothing of it is in memory. In a gateway over files, a
+run that broke off with its process is brought to rest when the next process starts, or when
+somebody opens it. It is never resumed by itself.
 
-Followers get the events of records, the same whenever they come back, and between them the deltas
-that form.
+Followers get the events of records, the same whenever they connect, and the deltas between them.
 """
 
 from __future__ import annotations
@@ -72,29 +71,30 @@ from mlx_tools.transcript import (
 )
 
 WAIT_SECONDS: Final = 10.0
-"""Seconds that a client waits for a run to come to rest before it hears that it runs."""
+"""Seconds that a client waits for a run to come to rest before it is told that the run is at work.
+"""
 
 POLL_SECONDS: Final = 1.0
-"""Seconds between two looks at whether another process has gone on with a run."""
+"""Seconds between two checks whether another process has resumed a run."""
 
 _LOOKS_PER_SIGN: Final = 15
-"""Looks without news after which followers are told that the gateway lives: 15 s."""
+"""Checks without news after which followers are told that the gateway is alive: 15 s."""
 
 _FIRST_POLL_SECONDS: Final = 0.1
-"""Seconds between two looks at whether a worker elsewhere has begun."""
+"""Seconds between two checks whether a worker elsewhere has begun."""
 
 END_STATUSES: Final = ("answered", "stopped", "cancelled")
 """The states of a run that neither time nor a decision changes."""
 
 in_thread = anyio.to_thread.run_sync
-"""Has what is read or written of the rows wait in a thread."""
+"""Reads or writes rows in a thread."""
 
 
 class Runs:
-    """The runs of one gateway: what clients and persons ask of them."""
+    """The runs of one gateway, with the actions of clients and persons."""
 
     def __init__(self, execution: RunExecution, workers: Workers, admission: Admission) -> None:
-        """Leave runs to ``workers``. ``admission`` is for sessions that are no runs."""
+        """Give runs to ``workers``. ``admission`` is for sessions that are no runs."""
         self.execution, self.workers, self.admission = execution, workers, admission
         self.sessions, self.rows = execution.store, execution.rows
         self._creating, self._settling = anyio.Lock(), anyio.Lock()
@@ -107,11 +107,11 @@ class Runs:
         return hmac.new(secret, key.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
     async def open(self) -> None:
-        """Begin: bring to rest what broke off, and go on telling what is owed."""
+        """Begin: bring runs to rest that broke off, and send the webhooks that are due."""
         await self.workers.open()
         if not self.workers.are_elsewhere:
             for row in await in_thread(self.rows.open_runs):
-                with suppress(MlxToolsError):  # it is told to whoever looks at the run
+                with suppress(MlxToolsError):  # the fault is shown to anybody who opens the run
                     await self._records(row)
         self.execution.webhooks.wake(self.rows)
 
@@ -121,7 +121,7 @@ class Runs:
         self.workers.followers.wake()
 
     async def aclose(self) -> None:
-        """End: break off what is at work in this process."""
+        """End: interrupt the runs at work in this process."""
         self.leave()
         await self.workers.aclose()
         await self.execution.webhooks.aclose()
@@ -133,7 +133,7 @@ class Runs:
     ) -> tuple[RunRow, bool]:
         """Return a run that a client asks for by ``body``, and whether it is new.
 
-        Under the same ``key`` there is one, however often it is asked for. Raises `ApiError`.
+        There is one run for each ``key``, however often it is asked for. Raises `ApiError`.
         """
         self.execution.webhooks.check(run_request.body.webhook)
         async with self._creating:
@@ -147,7 +147,7 @@ class Runs:
                 raise as_api_error(error) from error
             act = RunAct("ask", {"question": run_request.question})
             row = RunRow(conversation.session, owner, body, act=act, model=model)
-            if self.workers.are_elsewhere:  # one of them may open it at once
+            if self.workers.are_elsewhere:  # a client may open it at once
                 await shut(conversation)
                 conversation = None
             is_new = False
@@ -178,10 +178,10 @@ class Runs:
         value = await self.view(row)
         if value["status"] == "paused":
             requests: dict[str, ApprovalRequest] = {}
-            with suppress(ApiError):  # it goes on, or its model is not served
+            with suppress(ApiError):  # the run is at work, or its model is not served
                 requests = {one.call: one for one, fresh in await self.waiting(row) if fresh}
             if any("/" in call["call_id"] for call in value["pending"]):
-                with suppress(ApiError, MlxToolsError):  # or one of its runs is gone
+                with suppress(ApiError, MlxToolsError):  # or one of its nested runs is gone
                     requests |= {one.call: one for one in await self.waiting_within(row)}
             for call in value["pending"]:
                 request = requests.get(call["call_id"])
@@ -244,7 +244,7 @@ class Runs:
             return await list_requests(conversation, edited, own_tool_names(row.body))
 
     async def look_again(self, row: RunRow) -> None:
-        """Ask anew about the calls that wait: an approval is then of their present effect.
+        """Ask again about waiting calls: an approval then binds to their present effect.
 
         Raises `ApiError`.
         """
@@ -256,7 +256,7 @@ class Runs:
     ) -> None:
         """Take a decision about a call, a client's or a person's.
 
-        Raises `ApiError`: 403 if only a person decides, 409 if it does not hold.
+        Raises `ApiError`: 403 if only a person may decide, 409 if the decision does not hold.
         """
         if not by_person and self.execution.configuration.settings.gateway.approvals != "client":
             problem = (
@@ -382,9 +382,9 @@ class Runs:
     async def _start(
         self, row: RunRow, conversation: Conversation | None, keep: Callable[[], bool]
     ) -> bool:
-        """Keep by ``keep`` what is to be done about a run, and have it done.
+        """Store the next action of a run by ``keep``, and have it done.
 
-        The open session is handed over. Return False if it was not kept.
+        The open session is passed on. Return False if the action was not stored.
         """
         is_kept = False
         try:
@@ -397,7 +397,7 @@ class Runs:
         return is_kept
 
     async def _resume_run(self, row: RunRow, act: RunAct, records: Sequence[Record]) -> None:
-        """Go on with a run that rests, until that is written down.
+        """Resume a run at rest, until that is recorded.
 
         Raises `ApiError` if it is refused. If no worker is free it is done later.
         """
@@ -421,21 +421,21 @@ class Runs:
             raise conflict(now.refusal)
 
     async def _is_begun(self, row: RunRow, live: LiveRun | None, record_count: int) -> bool:
-        """Return whether what a run goes on with is written down, or never will be."""
+        """Return whether the action on a run is recorded, or never will be."""
         if live is None and not self.workers.are_elsewhere:
             return True  # it has ended
         new = await self.execution.read(row) if live is None else live.records
         return is_begun(new[record_count:]) and not is_at_rest(new)
 
     async def _recall(self, row: RunRow) -> RunRow:
-        """Take a run back from a worker elsewhere, so that none is at it or takes it up."""
+        """Take a run back from a worker elsewhere, so that no worker does its action."""
         if not self.workers.are_elsewhere:
             return row
         if row.act is not None:
             await in_thread(self.rows.cancel, row.id)
         with anyio.move_on_after(WAIT_SECONDS):
             while (row := await self.find(None, row.id)).act is not None:
-                with suppress(ApiError):  # a worker is at it
+                with suppress(ApiError):  # a worker has begun
                     await self._settle(row, await self.execution.read(row), cancelled=True)
                 await anyio.sleep(_FIRST_POLL_SECONDS)
         return row
@@ -471,7 +471,7 @@ class Runs:
             return await self.execution.open(row, records)
         except MlxToolsError as error:
             if isinstance(error, TranscriptError) and not isinstance(error, StorageError):
-                raise conflict(str(error)) from error  # another process is at it
+                raise conflict(str(error)) from error  # another process has it open
             raise as_api_error(error) from error
 
     @asynccontextmanager
@@ -498,14 +498,14 @@ class Runs:
             is_live = self.workers.live_run(row.id) is not None
             if is_live or now is None or self._is_at_rest(now, records):
                 return records
-            with suppress(ApiError):  # another process is at it, or its model is not served
+            with suppress(ApiError):  # another process has it open, or its model is not served
                 records = await self._settle(now, records)
         return records
 
     def _is_at_rest(self, row: RunRow, records: Sequence[Record]) -> bool:
-        """Return whether there is nothing to be done about a run here.
+        """Return whether nothing has to be done about a run here.
 
-        What it was asked is done by workers elsewhere; here its process has gone.
+        Workers elsewhere do its actions; in this gateway the process of the run may be gone.
         """
         return is_at_rest(records) if row.act is None else self.workers.are_elsewhere
 
@@ -514,7 +514,7 @@ class Runs:
     ) -> Sequence[Record]:
         """Bring a run to rest that broke off, or is ``cancelled``.
 
-        Raises `ApiError` if another process is at it.
+        Raises `ApiError` if another process has it open.
         """
         if not has_question(records):
             with suppress(TranscriptError), self.sessions.hold(row.id):
@@ -525,7 +525,7 @@ class Runs:
                 conversation.cancel()
             records = [*conversation.files.transcript]
             if not cancelled and self._is_at_rest(await self.find(None, row.id), records):
-                return records  # it was left to a worker meanwhile
+                return records  # meanwhile it was given to a worker
             await conversation.settle()
             records = [*conversation.files.transcript]
             if row.act is not None:
@@ -533,9 +533,9 @@ class Runs:
         return records
 
     async def _poll_row(self, row: RunRow) -> tuple[bool, Sequence[Record]]:
-        """Return whether another process was at a run, and its records after that.
+        """Return whether another process had a run open, and its records after that.
 
-        If nobody was, these are all that there will be.
+        If no process had, these records are final.
         """
         used = await in_thread(self.sessions.in_use, row.id)
         return used, await self._records(row)
@@ -562,7 +562,7 @@ class Runs:
 
 
 async def shut(conversation: Conversation) -> None:
-    """Close a session that is not gone on with, and what its tools keep open."""
+    """Close a session that is not resumed, and what its tools keep open."""
     conversation.close()
     await conversation.registry.aclose()
 

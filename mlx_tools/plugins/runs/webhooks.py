@@ -1,7 +1,7 @@
 """Webhooks: other servers are told that a run waits or is done.
 
-They are signed as Standard Webhooks specifies it, and sent only where the user's settings allow.
-What is owed stands in rows until it is sent: the end of a process takes none of it.
+They are signed as Standard Webhooks specifies it, and sent only to servers that the user's settings
+allow. A webhook is stored in a row until it is sent, so none is lost when the process ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mlx_tools.toolbox import Fetcher, Target, UrlRefused, is_public, read_url
 from mlx_tools.tools import ToolError
 
 DELAYS: Final = (5.0, 30.0, 180.0)
-"""Seconds before each time that it is tried again to tell one thing."""
+"""Seconds before each further attempt to send a webhook."""
 
 SECONDS: Final = 20.0
 """Seconds that one attempt may take."""
@@ -56,7 +56,7 @@ class Webhooks:
         return cls({origin: signing_key(secret) for origin, secret in own.items()})
 
     def check(self, url: str | None) -> None:
-        """Raise `ApiError` for an address that is told nothing."""
+        """Raise `ApiError` for an address to which no webhook may be sent."""
         if url is None:
             return
         try:
@@ -78,7 +78,7 @@ class Webhooks:
         return None
 
     def wake(self, rows: RunRows) -> None:
-        """See to it that all is told that is owed, by a task that ends once nothing is."""
+        """Send all webhooks that are due, in a task that ends when there are no more."""
         self._news.set()
         if self._telling is None or self._telling.done():
             self._telling = asyncio.create_task(self._tell_all(rows))
@@ -96,7 +96,7 @@ class Webhooks:
                     continue
                 failed = False
             except StorageError:
-                if failed:  # what is owed is there the next time
+                if failed:  # a webhook that is due is sent the next time
                     return
                 due, failed = self.now() + SECONDS, True
             with anyio.move_on_after(due - self.now()):
@@ -123,14 +123,14 @@ class Webhooks:
         except (ToolError, TimeoutError):
             told = False
         except (UrlRefused, ApiError):
-            told = True  # it may not be told (any more)
+            told = True  # it may not be sent, or not any more
         if not told and hook.tries < len(DELAYS):
             again = self.now() + DELAYS[hook.tries]
         await anyio.to_thread.run_sync(rows.mark_sent, hook, again)
 
     async def _post(self, target: Target, body: bytes, mark: str) -> int:
         key = self._find_key(target) or b""
-        address = target.address  # written as one, so the user named just this
+        address = target.address  # written in the same way, so the user named just this origin
         fetcher = Fetcher(
             ports=frozenset((target.port,)),
             may_ask=lambda found: found == address or is_public(ip_address(str(found))),

@@ -1,8 +1,8 @@
 """A worker: it does runs, on any machine that reaches their database.
 
-While it lives, its jobs are its own. If it dies, another takes them, and goes on with the run as
-its transcript says: a call that may have happened is asked about. Two are never at one run, since
-a session has one writer, who holds its lock.
+While it lives, its jobs are its own. If it dies, another worker takes them, and resumes the run by
+its transcript: a person is asked about a call that may have happened. Two workers never do one run,
+because a session has one writer, who holds its lock.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from procrastinate import BaseRetryStrategy
 
 GRACE: Final = 30.0
-"""Seconds that runs have to end, once the worker is told to; then they are given to another."""
+"""Seconds that runs have to end once the worker is asked to end; then others get them."""
 
 POLL_SECONDS: Final = 1.0
-"""Seconds between two looks at whether a run was cancelled."""
+"""Seconds between two checks whether a run was cancelled."""
 
 _TICK: Final = 0.1
-"""Seconds between two times that what forms is told."""
+"""Seconds between two messages with deltas."""
 
 RETRY_SECONDS: Final = 2.0
-"""Seconds until it is tried again what could not be done now."""
+"""Seconds before another attempt at an action that was not possible."""
 
 _DUE: Final = "due"
 _EVERY_MINUTE: Final = "* * * * *"
@@ -50,7 +50,7 @@ Note = Callable[[str], None]
 
 
 class RunUnavailable(Exception):
-    """The run cannot be taken up now, by this worker."""
+    """The run cannot be done now by this worker."""
 
 
 class RunWorker:
@@ -67,8 +67,8 @@ class RunWorker:
     ) -> None:
         """Take runs of these models, so many at once.
 
-        ``run_due`` runs the jobs of the schedule that are due; ``note`` is told what no client
-        hears of.
+        ``run_due`` runs the jobs of the schedule that are due; ``note`` is called with faults that
+        no client hears of.
         """
         self._execution, self._queue, self._note = execution, queue, note
         self._app = app = queue.app()
@@ -92,7 +92,7 @@ class RunWorker:
         }
 
     async def serve(self) -> None:
-        """Work until `stop`. While the database cannot be had it is tried again."""
+        """Work until `stop`. While the database is away, try again."""
         while not self._stopping.is_set():
             try:
                 async with self._app.open_async(), anyio.create_task_group() as tasks:
@@ -111,11 +111,11 @@ class RunWorker:
                 await self._stopping.wait()
 
     def stop(self) -> None:
-        """Take no more, and end when what is at work has ended, or was given to another."""
+        """Take no more runs; end when those at work have ended or were given away."""
         self._stopping.set()
 
     async def do(self, run: str) -> None:
-        """Do what is asked of a run, until it rests. Raises `RunUnavailable`."""
+        """Do the action of a run, until it rests. Raises `RunUnavailable`."""
         row = await anyio.to_thread.run_sync(self._execution.rows.find, run)
         if row is None or row.act is None:
             return
@@ -124,10 +124,10 @@ class RunWorker:
             conversation = await self._execution.open(row, records)
         except ApiError as error:
             if error.status in (404, 500) and self._execution.store.size(run) < 0:
-                await self._execution.put_to_rest(row, (), error.message)  # no session any more
+                await self._execution.put_to_rest(row, (), error.message)  # the session is gone
                 return
             raise RunUnavailable(error.message) from error
-        except MlxToolsError as error:  # another process is at it, or the database is gone
+        except MlxToolsError as error:  # another process has it open, or the database is away
             raise RunUnavailable(str(error)) from error
         try:
             await self._run_watched(row, conversation)
@@ -137,11 +137,11 @@ class RunWorker:
             conversation.close()
 
     async def _run_watched(self, row: RunRow, conversation: Conversation) -> None:
-        """Do what a row asks for, unless it is cancelled, and keep that it is done."""
+        """Do the action of a row, unless it is cancelled, and record that it is done."""
         records, forming = conversation.files.transcript, list[tuple[int, JsonObject]]()
 
         def on_event(event: Event) -> None:
-            if not isinstance(event, events.RECORD_EVENTS):  # which are read by whoever follows
+            if not isinstance(event, events.RECORD_EVENTS):  # which followers read
                 forming.append((len(records), event.to_json()))
 
         telling = asyncio.create_task(self._tell_forming(row.id, forming))
@@ -156,7 +156,7 @@ class RunWorker:
             else:
                 running.result()
         except BaseException:
-            conversation.close()  # what it writes no more, another goes on with
+            conversation.close()  # another worker resumes what this one does not finish
             raise
         finally:
             running.cancel()
@@ -176,7 +176,7 @@ class RunWorker:
             await self._execution.put_to_rest(row, [*records])
 
     async def _tell_forming(self, run: str, forming: list[tuple[int, JsonObject]]) -> None:
-        """Send deltas to the followers of a run, some at a time; nothing waits for that."""
+        """Send deltas to the followers of a run, some at a time; nothing waits for them."""
         while True:
             await anyio.sleep(_TICK)
             waiting = [*forming]
@@ -188,7 +188,7 @@ class RunWorker:
 
     async def _end(self, working: asyncio.Task[None]) -> None:
         await self._stopping.wait()
-        working.cancel()  # it takes no more, and waits for what it has
+        working.cancel()  # it takes no more runs, and waits for those that it has
 
     async def _rescue(self) -> None:
         """Free the jobs of dead workers and make those that are missing, again and again."""
@@ -196,7 +196,7 @@ class RunWorker:
         while True:
             try:
                 for job in await manager.get_stalled_jobs(seconds_since_heartbeat=LEASE):
-                    with suppress(*_database_errors()):  # another was quicker
+                    with suppress(*_database_errors()):  # another worker was quicker
                         await manager.retry_job(job)
                 await anyio.to_thread.run_sync(
                     self._execution.rows.queue_again, self._queue.load_queued
@@ -222,7 +222,7 @@ def _retry_strategy() -> BaseRetryStrategy:
     from procrastinate import BaseRetryStrategy, RetryDecision
 
     class RetryAlways(BaseRetryStrategy):
-        """Retries a job that was not done, on whichever worker is free."""
+        """Retries a job that was not done, on any free worker."""
 
         def get_retry_decision(self, *, exception: BaseException, job: Any) -> RetryDecision:
             return RetryDecision(retry_in={"seconds": int(RETRY_SECONDS)})
@@ -254,7 +254,7 @@ async def work(options: RunOptions, note: Note, run_due: Callable[[], Awaitable[
         worker = RunWorker(execution, execution.queue, slots, queues, run_due, note)
         webhooks.wake(execution.rows)
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            # Only now: whoever reads it may end this at once.
+            # Only now: a reader of it may end this at once.
             note(f"runs of {', '.join(names)} are done here, {own.concurrency} at once")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_stop_at_signals, worker, signals, note)

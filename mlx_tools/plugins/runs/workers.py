@@ -1,8 +1,8 @@
-"""Workers: they do what is asked of runs.
+"""Workers: they do the actions of runs.
 
-A gateway over files is its own worker (`LocalWorkers`). Where sessions are in PostgreSQL, workers
-are processes that take runs from a queue (`RunQueue`, `RunWorker`). Both read what is to be done
-from the run's row, and do it by `RunExecution.run`.
+A gateway over files is its own worker (`LocalWorkers`). If sessions are in PostgreSQL, workers are
+processes that take runs from a queue (`RunQueue`, `RunWorker`). Both read the next action from the
+run's row, and do it by `RunExecution.run`.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Workers(Protocol):
     are_elsewhere: bool
 
     async def open(self) -> None:
-        """Begin to tell followers what happens."""
+        """Begin to send followers events."""
 
     async def aclose(self) -> None:
-        """Break off what is at work in this process."""
+        """Interrupt the runs at work in this process."""
 
     def load(self) -> dict[str, int]:
         """Return the gauges of runs, ``active`` and ``waiting`` among them."""
@@ -52,7 +52,7 @@ class Workers(Protocol):
         """Raise `ApiError` if too many runs are at work or wait for that."""
 
     def start(self, row: RunRow, conversation: Conversation | None) -> None:
-        """Do what the row asks for, which is kept; the open session is handed over."""
+        """Do the action of a stored row; the open session is passed on."""
 
     def live_run(self, run: str) -> LiveRun | None:
         """Return the run if it is at work in this process."""
@@ -74,7 +74,7 @@ class LiveRun:
     """The number of records before them."""
 
     def take_note(self, delta: JsonObject | None) -> None:
-        """Keep a delta until there is a record of what it is a part of."""
+        """Hold a delta until the record that contains it is there."""
         if self.record_count != (count := len(self.records)):
             self.deltas.clear()
             self.record_count = count
@@ -82,7 +82,7 @@ class LiveRun:
             self.deltas.append(delta)
 
     async def stop(self) -> None:
-        """Break it off, and wait until it has ended."""
+        """Interrupt it, and wait until it has ended."""
         self.conversation.cancel()
         if self.task is not None:
             self.task.cancel()
@@ -107,7 +107,7 @@ class LocalWorkers:
     are_elsewhere = False
 
     def __init__(self, execution: RunExecution, admission: Admission, meters: Meters) -> None:
-        """``admission`` says how many are at work at once, and how many may wait."""
+        """``admission`` limits how many are at work at once, and how many may wait."""
         self._execution, self._admission, self._meters = execution, admission, meters
         self.followers = Followers()
         self.runs: dict[str, LiveRun] = {}
@@ -116,7 +116,7 @@ class LocalWorkers:
         """Open nothing."""
 
     async def aclose(self) -> None:
-        """Break off what is at work: it is found as interrupted."""
+        """Interrupt the runs at work: they count as interrupted."""
         tasks = [live.task for live in self.runs.values() if live.task is not None]
         for task in tasks:
             task.cancel()
@@ -137,20 +137,20 @@ class LocalWorkers:
         return self.runs.get(run)
 
     def start(self, row: RunRow, conversation: Conversation | None) -> None:
-        """Do what the row asks for in a task of its own, whoever looks on."""
+        """Do the action of the row in a task of its own, with or without followers."""
         assert conversation is not None  # it was opened in this process
         labels = {name: name for name in conversation.specs}
         labels |= dict.fromkeys(own_tool_names(row.body), CLIENTS)
         self.runs[row.id] = live = LiveRun(conversation, labels)
         record_count = len(live.records)
         live.task = asyncio.create_task(self._do(row, live))
-        # A callback runs also if the task is cancelled before it began.
+        # A callback also runs if the task is cancelled before it began.
         live.task.add_done_callback(lambda task: self._end(row, live, record_count))
 
     async def _do(self, row: RunRow, live: LiveRun) -> None:
         async with self._admission.slot(row.owner):
             live.status = "running"
-            with suppress(StorageError):  # whoever looks at the run finds that it broke off
+            with suppress(StorageError):  # anybody who opens the run finds that it broke off
                 emit = partial(self._on_event, row, live)
                 await self._execution.run(row, live.conversation, emit)
 
