@@ -44,6 +44,14 @@ PromptName = Annotated[
     option("--prompt,-p NAME", "Ask a named prompt; KEY=VALUE words fill its blanks."),
 ]
 
+TraceFile = Annotated[
+    Path | None,
+    option(
+        "--full-trace FILE",
+        "Write every prompt, completion, event and output to FILE, for you alone to read.",
+    ),
+]
+
 
 @app.command()
 @options.with_settings(*options.ASK)
@@ -78,13 +86,7 @@ def ask(
             "--steps", "Show every step on standard error: what the model thinks, asks and is told."
         ),
     ] = False,
-    full_trace: Annotated[
-        Path | None,
-        option(
-            "--full-trace FILE",
-            "Write every prompt, completion, event and output to FILE, for you alone to read.",
-        ),
-    ] = None,
+    full_trace: TraceFile = None,
     *,
     options_given: options.Options,
 ) -> int:
