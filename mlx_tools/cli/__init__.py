@@ -86,9 +86,11 @@ def version() -> str:
 
 
 def _print(text: str, code: int = 0) -> int:
+    if None in (sys.stdout, sys.stderr):  # one was closed before the program began
+        from mlx_tools.cli.output import repair_streams
+
+        repair_streams()
     stream = sys.stderr if code else sys.stdout
-    if stream is None:  # it was closed before the program began
-        return code
     try:
         stream.write(text)
         stream.flush()

@@ -46,13 +46,14 @@ def repair_streams() -> None:
     """Make the standard streams usable, whatever this process was given.
 
     A closed descriptor would be taken by the next file that is opened, and a started program would
-    write into that file. A text that the locale cannot write must not end a run.
+    write into that file. Writing to a closed standard output still fails: else an answer would be
+    lost without a word. A text that the locale cannot write must not end a run.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)
+            os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_RDWR)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
     for stream in (sys.stdout, sys.stderr):

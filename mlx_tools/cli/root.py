@@ -335,6 +335,14 @@ def run_guarded(command: Callable[[], Any]) -> int:
         return internal_error(error)
 
 
+_OS_ERROR_HINTS: Final = {
+    errno.ENOSPC: " (free some space, also where the output goes)",
+    errno.EDQUOT: " (free some space, also where the output goes)",
+    errno.EBADF: " (is standard output closed?)",
+}
+"""What to do about an error of the system, by its number."""
+
+
 def handle_os_error(error: OSError) -> int:
     """Report an error of the system, such as a full disk; return the exit code.
 
@@ -347,8 +355,7 @@ def handle_os_error(error: OSError) -> int:
     if isinstance(error, BrokenPipeError) or any(map(_is_gone, range(3))):
         return EXIT_STOPPED
     prefix = f"{error.filename}: " if error.filename else ""
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    hint = " (free some space, also where the output goes)" if is_full else ""
+    hint = _OS_ERROR_HINTS.get(error.errno or 0, "")
     complain(f"{prefix}{error.strerror or error}{hint}")
     return EXIT_USAGE
 

@@ -215,11 +215,20 @@ def test_a_full_disk_behind_standard_output_is_one_line(
     assert b"free some space" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["--help", "--version"])
-def test_help_for_a_standard_output_that_is_closed_goes_nowhere(command: str) -> None:
-    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *PROGRAM, command]
-    done = subprocess.run(closed, stderr=subprocess.PIPE)
-    assert (done.returncode, done.stderr) == (0, b"")
+@pytest.mark.parametrize("command", [("config", "show"), ("--help",), ("--version",), ("ask",)])
+def test_a_closed_standard_output_is_one_line(home: Path, command: tuple[str, ...]) -> None:
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *PROGRAM, *command]
+    with ScriptedServer(answer("Hello.")) as server:
+        asks = ("--url", server.url, "Hello?") if command == ("ask",) else ()
+        done = subprocess.run([*closed, *asks], stderr=subprocess.PIPE)
+    assert done.returncode == 2 and done.stderr.count(b"\n") == 1
+    assert b"is standard output closed?" in done.stderr
+
+
+def test_a_closed_standard_error_does_not_lose_the_answer(home: Path) -> None:
+    closed = ["sh", "-c", 'exec "$@" 2>&-', "sh", *PROGRAM, "--version"]
+    done = subprocess.run(closed, stdout=subprocess.PIPE)
+    assert done.returncode == 0 and done.stdout.startswith(b"mlx-tools ")
 
 
 def test_ctrl_c_ends_with_130_and_says_where_the_transcript_is(home: Path) -> None:
