@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         list_control_tokens,
     )
     from mlx_tools.app.config import Configuration
-    from mlx_tools.app.config_edit import as_toml, read_user_text, with_value, write_user_text
+    from mlx_tools.app.config_edit import as_toml, change_user_text, read_user_text, with_value
     from mlx_tools.app.guard import (
         LOCAL_NAMES,
         WAITING,
@@ -143,7 +143,7 @@ __getattr__, __dir__ = attach_names(
             "list_control_tokens",
         ),
         "config": ("Configuration",),
-        "config_edit": ("as_toml", "read_user_text", "with_value", "write_user_text"),
+        "config_edit": ("as_toml", "change_user_text", "read_user_text", "with_value"),
         "guard": (
             "LOCAL_NAMES",
             "WAITING",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tomllib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mlx_tools.app.config import (
@@ -15,7 +16,7 @@ from mlx_tools.app.config import (
     user_path,
 )
 from mlx_tools.errors import ConfigError, UsageError
-from mlx_tools.paths import private_dir, read_text, write_whole
+from mlx_tools.paths import locked, read_text, write_whole
 
 if TYPE_CHECKING:
     from tomlkit.items import Item
@@ -66,21 +67,27 @@ def with_value(text: str, key: str, value: Any) -> str:
     )
 
 
-def write_user_text(text: str) -> None:
-    """Write the text of the user's file, which may be a link to another file.
+def change_user_text(change: Callable[[str], str]) -> None:
+    """Change the user's file, which may be a link to another file.
+
+    No other program changes it meanwhile.
+
+    Args:
+        change: returns the new text for the present one, which is empty if there is no file.
 
     Raises:
-        ConfigErrors: the text is not valid.
-        UsageError: the file cannot be written.
+        ConfigErrors: the new text is not valid.
+        UsageError: the file cannot be read or written.
     """
-    check_user_text(text)
     file = user_path()
     try:
-        private_dir(file.parent)
-        # The file may be a link into a folder of settings under version control: the link stays.
-        file = file.resolve()
-        mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else 0o600
-        write_whole(file, text.encode(), mode, max_bytes=MAX_FILE_BYTES)
+        with locked(file):
+            text = change(read_user_text())
+            check_user_text(text)
+            # It may be a link into a folder of settings under version control: the link stays.
+            file = file.resolve()
+            mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else 0o600
+            write_whole(file, text.encode(), mode, max_bytes=MAX_FILE_BYTES)
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror}") from None
 

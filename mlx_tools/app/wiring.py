@@ -18,7 +18,7 @@ from msgspec import Struct
 from mlx_tools.app import config
 from mlx_tools.app.builtin import add_builtin, added_offers, make_request
 from mlx_tools.app.config import Configuration
-from mlx_tools.app.config_edit import read_user_text, with_value, write_user_text
+from mlx_tools.app.config_edit import change_user_text, with_value
 from mlx_tools.app.hooks import backend_makers, collect, source_makers, store_kind
 from mlx_tools.app.settings import SESSION, addresses, table
 from mlx_tools.backends import (
@@ -319,7 +319,7 @@ def _server_picker(
         )
         address = await ask(question, addresses)
         if address is not None:
-            write_user_text(with_value(read_user_text(), "backend.url", address))
+            change_user_text(lambda text: with_value(text, "backend.url", address))
             note(f"kept as backend.url in {config.user_path()}")
         return address
 

@@ -17,10 +17,10 @@ from mlx_tools.app import (
     Configuration,
     SettingRow,
     as_toml,
+    change_user_text,
     config,
     read_user_text,
     with_value,
-    write_user_text,
 )
 from mlx_tools.cli.inputs import EditFailed, confirm, edit_in_editor, is_at_terminal
 from mlx_tools.cli.options import AsJsonLines, argument
@@ -101,7 +101,7 @@ def set_value(
             hint=f"mlx-tools config edit, or {row.env}",
         )
     value = config.read_typed(key, text)
-    write_user_text(with_value(read_user_text(), key, value))
+    change_user_text(lambda text: with_value(text, key, value))
     print_text(f"{key} = {as_toml(value)}" if value is not None else f"{key} is not set")
     with contextlib.suppress(ConfigError):  # every command reports an error elsewhere
         loaded = config.load()
@@ -123,6 +123,15 @@ def edit() -> int:
     if not is_at_terminal():
         raise UsageError("an editor needs a terminal", hint="mlx-tools config set KEY VALUE")
     old_text = text = read_user_text()
+
+    def replace(current_text: str) -> str:
+        nonlocal old_text
+        if current_text != old_text:
+            old_text = current_text
+            problem = "another program changed it meanwhile; if you save again, yours replaces it"
+            raise config.ConfigErrors([f"{config.user_path()}: {problem}"])
+        return text
+
     tries_again = True
     while tries_again:
         try:
@@ -131,7 +140,7 @@ def edit() -> int:
             if text in (old_text, f"{old_text}\n"):
                 note("nothing was changed")
             else:
-                write_user_text(text)
+                change_user_text(replace)
                 print_text(str(config.user_path()), exact=True)
             return EXIT_OK
         except config.ConfigErrors as error:

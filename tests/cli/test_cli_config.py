@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from typer.main import get_command
 
 from mlx_tools.app import config
 from mlx_tools.cli import ask
+from mlx_tools.paths import locked
 from mlx_tools.testing import ScriptedServer
 from tests.tables import table
+from tests.waiting import EXPIRES, HANG
 
 
 def test_every_setting_is_shown_with_its_value_and_origin(
@@ -149,6 +152,33 @@ def test_a_file_that_is_a_link_stays_one(run: Any, mine: Path, home: Path) -> No
     mine.symlink_to(kept)
     assert run("config", "set", "model.seed", "4").code == 0
     assert mine.is_symlink() and "seed = 4" in kept.read_text()
+
+
+def test_two_programs_that_change_settings_at_once_lose_none(run: Any, mine: Path) -> None:
+    with ThreadPoolExecutor() as threads:
+        with locked(mine):  # as another program, which has read the file
+            change = threads.submit(run, "config", "set", "model.seed", "4")
+            wait([change], EXPIRES)
+            mine.write_text("[model]\nname = 'other'\n")
+        assert change.result(HANG).code == 0
+    assert mine.read_text() == "[model]\nname = 'other'\nseed = 4\n"
+
+
+def test_an_editor_does_not_undo_what_another_program_set(
+    terminal: Any, home: Path, mine: Path
+) -> None:
+    script = home / "editor.py"
+    script.write_text(
+        "import pathlib, sys\nfile = pathlib.Path(sys.argv[1])\n"
+        "file.write_text(file.read_text() + '# edited\\n')\n"
+        f"pathlib.Path({str(mine)!r}).write_text('# other\\n')\n"
+    )
+    screen = terminal("config", "edit", VISUAL=f"{sys.executable} {script}")
+    screen.see("another program changed it")
+    screen.type("n")
+    screen.press("enter")
+    assert screen.end() == 2
+    assert mine.read_text() == "# other\n"
 
 
 def test_what_was_edited_counts_once_it_is_sound(terminal: Any, home: Path, mine: Path) -> None:
