@@ -8,6 +8,7 @@ import inspect
 import sys
 import traceback
 from pathlib import Path
+from threading import current_thread, main_thread
 from types import ModuleType
 
 from mlx_tools.errors import ToolDefinitionError, UsageError, describe_error
@@ -56,8 +57,10 @@ def _import_file(file: Path, path: str) -> ModuleType:
     sys.path.insert(0, str(file.parent))
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # somebody else's code: nothing is known of it
         del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
+            raise  # Ctrl-C, which no other thread gets
         raise UsageError(f"{path} cannot be imported: {_describe_error(error, file)}") from None
     finally:
         sys.path.remove(str(file.parent))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from mlx_tools.errors import UsageError
 from mlx_tools.tools import Registry, load_functions
+from tests.waiting import HANG
 
 FILE = '''
 from __future__ import annotations
@@ -110,6 +112,15 @@ def test_two_files_of_one_name_do_not_take_each_others_place(tmp_path: Path) -> 
     assert paths <= {getattr(module, "__file__", None) for module in [*sys.modules.values()]}
 
 
+def test_ctrl_c_ends_an_import_in_the_main_thread_only(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("raise KeyboardInterrupt('no')\n")
+    with pytest.raises(KeyboardInterrupt):
+        load_functions(str(file))
+    with ThreadPoolExecutor() as threads, pytest.raises(UsageError, match="line 1: Keyboard"):
+        threads.submit(load_functions, str(file)).result(HANG)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -117,6 +128,7 @@ def test_two_files_of_one_name_do_not_take_each_others_place(tmp_path: Path) -> 
         (None, "there is no such file"),
         ("def f(:\n", "line 1: SyntaxError"),
         ("\n\nraise ValueError('no')\n", "line 3: ValueError: no"),
+        ("class Gone(BaseException):\n    pass\nraise Gone('no')\n", "line 3: Gone: no"),
         ("import no_such_module_here\n", "line 1: ModuleNotFoundError"),
         ("def f(x):\n    return x\n", "it defines no tool"),
         ("", "it defines no tool"),
