@@ -11,7 +11,12 @@ import pytest
 
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import replace
-from mlx_tools.plugins.openapi.document import OperationRefused, read_document, with_effects
+from mlx_tools.plugins.openapi.document import (
+    MAX_YAML_BYTES,
+    OperationRefused,
+    read_document,
+    with_effects,
+)
 from mlx_tools.plugins.openapi.request import make_operation, parse_secret
 from mlx_tools.schema import fits
 from mlx_tools.tools import BoundSource, BoundTool, execute
@@ -206,6 +211,11 @@ def test_yaml_is_read_as_json_would_say_it() -> None:
 def test_anything_else_is_a_clear_error(data: bytes, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         read_document(data, "zoo")
+
+
+def test_yaml_that_would_take_minutes_is_refused_at_once() -> None:
+    with pytest.raises(UsageError, match=r"larger than 10 MB, .* as YAML .convert it to JSON"):
+        read_document(b"openapi: 3.1.0\n#" + b" " * MAX_YAML_BYTES, "zoo")
 
 
 def test_arguments_stand_where_they_belong() -> None:

@@ -36,6 +36,8 @@ FORM: Final = "application/x-www-form-urlencoded"
 BODY: Final = "body"
 MAX_DESCRIPTION_CHARS: Final = 2000
 """Characters of an operation's description; longer ones would fill the prompt."""
+MAX_YAML_BYTES: Final = 10_000_000
+"""Bytes of a document in YAML: it is read in Python, at five seconds a megabyte. JSON is quick."""
 MAX_DEFINITIONS: Final = 500
 """Definitions that one operation may bring along."""
 
@@ -381,7 +383,11 @@ def read_document(data: bytes, place: str) -> OpenApiDocument:
     """
     try:
         text = data.decode("utf-8-sig")
-        value = json.loads(text) if text.lstrip().startswith("{") else _load_yaml(text, place)
+        is_yaml = not text.lstrip().startswith("{")
+        if is_yaml and len(data) > MAX_YAML_BYTES:
+            problem = f"larger than {MAX_YAML_BYTES // 1_000_000} MB, which takes minutes as YAML"
+            raise UsageError(f"{place}: {problem}", hint="convert it to JSON")
+        value = _load_yaml(text, place) if is_yaml else json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{place}: neither JSON nor YAML: {str(error)[:200]}") from None
     version = value.get("openapi") if isinstance(value, Mapping) else None
