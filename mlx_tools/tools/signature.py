@@ -284,6 +284,10 @@ def _resolve_annotations(
 
 
 _BULLET = re.compile(r"(?:[-*+•]|\d+[.)])\s")
+_LOST_INDENT = re.compile(r"(?:Args|Arguments|Parameters|Params):\n(?=\S)")
+"""The beginning of a docstring without text: its first line says nothing of the indentation."""
+_SECTION_LINE = re.compile(r"^(?!\w+:$)(?=.)", re.MULTILINE)
+"""The beginning of a line of a section, not of its heading."""
 
 
 class Docstring(Struct, frozen=True):
@@ -302,11 +306,17 @@ def parse_docstring(text: str | None) -> Docstring:
     """
     if not text:
         return Docstring()
-    from docstring_parser import ParseError, parse
+    from docstring_parser import DocstringStyle, ParseError, parse
 
     plain = inspect.cleandoc(text).expandtabs()
+    begins = _LOST_INDENT.match(plain)
     try:
-        parsed = parse(plain)
+        if begins:
+            body = _SECTION_LINE.sub("    ", plain[begins.end() :])
+            # The line without indentation at the end keeps the parser from removing it again.
+            parsed = parse(f"{begins[0]}{body}\n.", DocstringStyle.GOOGLE)
+        else:
+            parsed = parse(plain)
     except ParseError:
         return Docstring(_join_lines(plain))
     descriptions = {

@@ -41,6 +41,8 @@ from tests.tables import table
         ),
         ("What.\n\n@param a: A.", Docstring("What.", {"a": "A."})),
         (":param a: A.", Docstring("", {"a": "A."})),
+        ("Args:\n        a: A.\n        b (int): B.\n    ", Docstring("", {"a": "A.", "b": "B."})),
+        ("Args:\na: A\n  goes on.\n\nReturns:\nb: not this", Docstring("", {"a": "A goes on."})),
         ("Args:\n    a: A.\nReturns:\n    b: not this", Docstring("", {"a": "A."})),
     ],
 )
