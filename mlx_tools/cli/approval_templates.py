@@ -16,6 +16,7 @@ from msgspec import to_builtins
 from mlx_tools.app import approval_templates, build_registry, list_roots
 from mlx_tools.cli import options
 from mlx_tools.cli.call_text import TextLine, as_name, format_value, in_words, show_all
+from mlx_tools.cli.completion import template_ids, tool_names
 from mlx_tools.cli.inputs import confirm, parse_json
 from mlx_tools.cli.options import AsJsonLines, Yes, argument, option
 from mlx_tools.cli.output import complain, count_noun, note, print_json, print_text
@@ -53,7 +54,9 @@ def list_templates(as_lines: AsJsonLines = False) -> None:
 @app.command()
 @options.with_settings("tools.roots")
 def add(
-    tool: Annotated[str, argument("TOOL", "The tool whose calls are meant.")],
+    tool: Annotated[
+        str, argument("TOOL", "The tool whose calls are meant.", autocompletion=tool_names)
+    ],
     patterns: Annotated[
         list[str] | None,
         argument(
@@ -102,7 +105,10 @@ def add(
 
 @app.command()
 def revoke(
-    ids: Annotated[list[str] | None, argument("ID…", "The templates, as list shows them.")] = None,
+    ids: Annotated[
+        list[str] | None,
+        argument("ID…", "The templates, as list shows them.", autocompletion=template_ids),
+    ] = None,
     revoke_all: Annotated[bool, option("--all", "All of them.")] = False,
 ) -> None:
     """Take templates back: from now on their calls are asked about again."""

@@ -77,6 +77,16 @@ def tool_names() -> list[Item]:
     return [(name, first_sentence(spec.description)) for name, spec in specs.items()]
 
 
+def template_ids() -> list[Item]:
+    """Return the ids of the approval templates that hold, each with its tool."""
+    from datetime import UTC, datetime
+
+    from mlx_tools.app import approval_templates, config, session_store
+
+    templates = approval_templates(session_store(config.load())).templates(datetime.now(UTC))
+    return [(template.id, template.tool) for template in templates]
+
+
 def model_names() -> list[str]:
     """Return the models on this machine."""
     from mlx_tools.backends import list_models
@@ -140,7 +150,10 @@ def items(words: Sequence[str], incomplete: str, table: Mapping[str, Any]) -> li
             1,
         )
     if values_left > 0:
-        candidates = _describe_items(option["words"])
+        # of a list such as +clock,cal only the last name is completed
+        name = incomplete.rpartition(",")[2].lstrip("+-")
+        before = incomplete.removesuffix(name) if option["words"] == _LISTED else ""
+        candidates = [(before + word, text) for word, text in _describe_items(option["words"])]
     elif incomplete.startswith("-"):
         candidates = [
             (name, option["help"])
@@ -158,6 +171,12 @@ def items(words: Sequence[str], incomplete: str, table: Mapping[str, Any]) -> li
         ]
     return [item for item in candidates if item[0].startswith(incomplete)]
 
+
+_LISTED: Final = "tool_names"
+"""The completer of options that take names with commas between, and + or - before each."""
+
+_VALUE: Final = re.compile(r"-[^=]*=")
+"""The beginning of a word that holds an option and its value."""
 
 _NONE: Final[Mapping[str, Any]] = {"names": [], "values": 0, "words": []}
 
@@ -203,10 +222,15 @@ def complete(shell: str, environ: Mapping[str, str]) -> tuple[str, int]:
     found = items(words, incomplete, table)
     if shell == "complete_zsh":
         told = "\n".join(":".join(_for_zsh(text) for text in item if text) for item in found)
-        return f"_arguments '*: :(({told}))'" if found else "_files", 0
+        is_folder = words[-1:] == ["--root"] or incomplete.startswith("--root=")
+        files = "_files -/" if is_folder else "_files"
+        # of --option=value only the value is completed
+        value_only = "compset -P '*='; " if _VALUE.match(incomplete) else ""
+        return value_only + (f"_arguments '*: :(({told}))'" if found else files), 0
     if environ.get("_TYPER_COMPLETE_FISH_ACTION") == "is-args":
         return "", 0 if found else 1
-    return "\n".join("\t".join(filter(None, item)) for item in found), 0
+    option = value[0] if (value := _VALUE.match(incomplete)) else ""
+    return "\n".join("\t".join(filter(None, (option + word, told))) for word, told in found), 0
 
 
 def _for_zsh(text: str) -> str:

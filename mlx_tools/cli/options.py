@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from mlx_tools.app import Configuration, Group, SettingRow, config
-from mlx_tools.cli.completion import model_names, profile_names, session_ids
+from mlx_tools.cli.completion import model_names, profile_names, session_ids, tool_names
 from mlx_tools.cli.output import keep_output, warn_all
 from mlx_tools.errors import UsageError
 from mlx_tools.policy import PRESETS
@@ -84,6 +84,7 @@ RequireTools = Annotated[
         "--require-tools A,B",
         "Fail before the model is asked anything where one of these may not be called.",
         rich_help_panel="Tools",
+        autocompletion=tool_names,
     ),
 ]
 AsJson = Annotated[bool, option("--json", "Print one JSON object.")]
@@ -243,13 +244,14 @@ def _help(row: SettingRow) -> str:
     return f"{text}." + (f" ({'; '.join(notes)})" if notes else "")
 
 
-_COMPLETERS: Final[Mapping[str, Callable[..., list[str]]]] = {
+_COMPLETERS: Final[Mapping[str, Callable[..., list[Any]]]] = {
     "profile": profile_names,
     "model.name": model_names,
+    "policy.allow": tool_names,
 }
 
 
-def _completer(row: SettingRow) -> Callable[..., list[str]] | None:
+def _completer(row: SettingRow) -> Callable[..., list[Any]] | None:
     if row.key in _COMPLETERS:
         return _COMPLETERS[row.key]
     words = PRESETS if row.key == "policy.preset" else row.choices

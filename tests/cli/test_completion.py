@@ -80,6 +80,22 @@ def test_a_session_has_its_question_and_a_tool_its_description(
     ]
 
 
+def test_of_a_list_of_tools_the_last_name_is_completed(home: Path, table: dict[str, Any]) -> None:
+    for option in ("--tools", "-t", "--require-tools"):
+        assert [word for word, _ in items(["ask", option], "clo", table)] == ["clock"]
+    assert [word for word, _ in items(["ask", "-t"], "+clock,-calc", table)] == [
+        "+clock,-calculator"
+    ]
+
+
+def test_a_template_that_can_be_revoked_has_its_tool(
+    home: Path, table: dict[str, Any], run: Any
+) -> None:
+    assert items(["approvals", "revoke"], "", table) == []
+    made = run("approvals", "add", "calculator", "expression=1*", "--yes").out.split()[0]
+    assert items(["approvals", "revoke"], "", table) == [(made, "calculator")]
+
+
 def test_servers_are_those_that_were_added(home: Path, table: dict[str, Any]) -> None:
     bound = home / "data" / "bound"
     bound.mkdir(parents=True)
@@ -118,6 +134,9 @@ def test_zsh_gets_words_with_their_meaning_or_leave_to_complete_files() -> None:
         "mlx-tools ask --model"
     )
     assert said("mlx-tools ask --full-trace ") == "_files"
+    assert said("mlx-tools ask --root ") == "_files -/"
+    assert said("mlx-tools ask --root=s") == "compset -P '*='; _files -/"
+    assert said("mlx-tools ask --style=js") == "compset -P '*='; _arguments '*: :((\"jsonl\"))'"
 
 
 _ZSH = r"""
@@ -166,6 +185,7 @@ def test_fish_asks_first_whether_there_is_anything() -> None:
 
     assert said("mlx-tools un", "is-args") == ("", 0)
     assert said("mlx-tools ask --full-trace ", "is-args") == ("", 1)
+    assert said("mlx-tools ask --style=js", "get-args") == ("--style=jsonl", 0)
     assert said("mlx-tools und", "get-args") == (
         "undo\tTake back what a session's calls changed.",
         0,
