@@ -126,8 +126,8 @@ def find_chat_format(
             unknown_model = "nothing says which model is served"
             reason = f"that of {model} is not known" if model else unknown_model
             doubt = (
-                f"the chat format plain is a guess, since {reason}: "
-                "set it with --chat-format, or name the model with --model"
+                f"the chat format plain is a guess, since {reason} (start with --chat-format NAME"
+                f"{'' if model else ', or --model NAME'})"
             )
     if files is not None:
         tokens = (*chat_format.control_tokens, *files.special_tokens, *files.end_tokens)

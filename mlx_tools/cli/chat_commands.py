@@ -461,7 +461,13 @@ _MAX_ROWS: Final = 10
 def _resume(talk: ChatSession, name: str) -> None:
     store, present = open_user_store(), talk.conversation.session
     if name:
-        raise ResumeChat(talk, store.find(name))
+        try:
+            session = store.find(name)
+        except UsageError as error:
+            is_of_shell = str(error.hint).startswith("mlx-tools")
+            hint = "/resume lists them" if is_of_shell else error.hint
+            raise UsageError(error.message, hint=hint) from None
+        raise ResumeChat(talk, session)
     rows = [
         row
         for row in map(store.describe, store.by_last_update(3 * _MAX_ROWS))

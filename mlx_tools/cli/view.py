@@ -442,7 +442,7 @@ def _ending(outcome: Outcome) -> str | None:
     if isinstance(outcome, Answered) and outcome.truncated:
         return cut_in_words(outcome.records, repeated=outcome.truncated_by == "repetition")
     if isinstance(outcome, Answered) and not outcome.answer.strip():
-        return f"{EMPTY_ANSWER} (ask in other words, or /retry)"
+        return f"{EMPTY_ANSWER} (ask in other words, or /retry in chat)"
     if isinstance(outcome, Answered) and outcome.call_like:
         return "the answer looks like a call that cannot be read; nothing ran"
     return None

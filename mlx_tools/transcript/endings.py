@@ -22,25 +22,26 @@ STOP_WORDS: Final[Mapping[StopReason, tuple[str, str]]] = MappingProxyType(
         ),
         "completion_timeout": (
             "the server took too long for one completion",
-            "see whether it is busy: mlx-tools doctor; then /retry",
+            "see whether it is busy: mlx-tools doctor; then ask again, or /retry in chat",
         ),
         "backend_error": (
             "the model's server failed",
-            "check it with mlx-tools doctor, then ask again, or /retry",
+            "check it with mlx-tools doctor, then ask again, or /retry in chat",
         ),
         "internal_error": (
             "mlx-tools failed, which is a fault of its own",
-            "please report it with the transcript; /retry asks again",
+            "please report it with the transcript; ask again, or /retry in chat",
         ),
-        "interrupted": ("it was interrupted", "go on with mlx-tools ask -c, or /retry"),
-        "cancelled": ("it was cancelled", "ask again, or /retry"),
+        "interrupted": ("it was interrupted", "go on with mlx-tools ask -c, or /retry in chat"),
+        "cancelled": ("it was cancelled", "ask again, or /retry in chat"),
         "context_full": (
             "the model's context is full",
-            "ask for less at once, /compact in chat, or begin a new session with /clear",
+            "ask for less at once, begin a new session, or /compact in chat",
         ),
         "format_errors": (
             "the model wrote nothing that could be read",
-            "/retry, another --style (mlx-tools doctor --probe measures which), or another model",
+            "/retry in chat, another --style (mlx-tools doctor --probe measures which), or "
+            "another model",
         ),
         "iteration_limit": (
             "it took all its steps",
@@ -48,11 +49,11 @@ STOP_WORDS: Final[Mapping[StopReason, tuple[str, str]]] = MappingProxyType(
         ),
         "repeated_call": (
             "the model made the same call three times",
-            "ask in other words, or /retry",
+            "ask in other words, or /retry in chat",
         ),
         "repetition": (
             "the model wrote the same text over and over",
-            "/retry, a higher --temperature, or another model",
+            "/retry in chat, a higher --temperature, or another model",
         ),
     }
 )
@@ -66,18 +67,20 @@ _THOUGHT: Final = (
 )
 
 
-def stopped_in_words(records: Sequence[Record]) -> str:
+def stopped_in_words(records: Sequence[Record], *, advice: bool = True) -> str:
     """Return why a run stopped, and what to do.
 
     Args:
         records: those of the question, the last one a `StoppedRecord`.
+        advice: say what to do, for a person at a terminal.
     """
     last = records[-1]
     assert isinstance(last, StoppedRecord)
     what, way_out = STOP_WORDS[last.reason]
     completions = [r for r in records if isinstance(r, CompletionRecord)]
     if last.reason == "iteration_limit" and completions:
-        return f"stopped after {len(completions)} steps ({way_out})"
+        what = f"stopped after {len(completions)} steps"
+        return f"{what} ({way_out})" if advice else what
     if last.reason == "format_errors" and completions:
         what, way_out = _unreadable(completions[-1], records) or (what, way_out)
     elif last.reason == "context_full":
@@ -87,7 +90,7 @@ def stopped_in_words(records: Sequence[Record]) -> str:
         is_of_server = last.reason in ("backend_error", "completion_timeout")
         if is_of_server and last.message.endswith(")"):
             return f"stopped: {what}"  # the error says itself what to do
-    return f"stopped: {what} ({way_out})"
+    return f"stopped: {what} ({way_out})" if advice else f"stopped: {what}"
 
 
 EMPTY_ANSWER: Final = "the model gave an empty answer"

@@ -46,7 +46,9 @@ def test_an_empty_answer_is_told_on_standard_error(run: Any, text: str) -> None:
         ask(run, answer(text), options=("Hi", *more))[0] for more in ((), ("--json",))
     )
     for result in (plain, as_json):
-        assert "the model gave an empty answer (ask in other words, or /retry)" in result.err
+        assert (
+            "the model gave an empty answer (ask in other words, or /retry in chat)" in result.err
+        )
         assert result.code == 0
     assert not plain.out.strip() and as_json.json["answer"].strip() == ""
     with ScriptedServer(answer(text), answer("Hi.")) as server:

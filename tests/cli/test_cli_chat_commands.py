@@ -106,7 +106,7 @@ def test_resume_goes_on_with_an_older_conversation(say: Say, run: Any) -> None:
     say("What is first?")
     (session,) = (line.split()[0] for line in run("sessions", "list").out.splitlines()[-1:])
     result, server = say("/resume nothing", f"/resume {session}", "And then?", "/transcript")
-    assert "there is no session nothing" in result.error
+    assert "there is no session nothing (/resume lists them)" in result.error
     assert "What is first?" in server.prompts[-1] and "And then?" in server.prompts[-1]
     assert session in result.out
     result, _ = say("/resume")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, closing
@@ -208,6 +209,13 @@ def test_a_model_that_fails_is_an_error_and_asked_once(serving: Serving) -> None
     (result,) = asked(served, ("llm_with_tools", {"user": "x"}))
     assert result.is_error
     assert "500" in text_of(result)
+
+
+def test_a_run_that_stops_gives_a_client_no_advice_for_a_terminal(serving: Serving) -> None:
+    served = serving(*[call("calculator", expression="1 + 1")] * 8)
+    (result,) = asked(served, ("llm_with_tools", {"user": "x"}))
+    assert result.is_error
+    assert re.fullmatch(r"stopped: .+ same call three times \(session \S+\)", text_of(result))
 
 
 @pytest.mark.heavy

@@ -27,6 +27,7 @@ def test_each_stop_reason_is_told_in_words_with_a_way_out(reason: StopReason, me
     assert {*STOP_WORDS} == {*get_args(StopReason)}
     line = stopped_in_words([completed(), StoppedRecord(reason=reason, message=message)])
     assert WAY_OUT.search(line) and "\n" not in line
+    assert not re.search(r" /[a-z]|\(/[a-z]", line) or " in chat" in line
     assert not [code for code in CODES if "_" in code and code in re.sub(r"/set \w+", "", line)]
 
 

@@ -354,7 +354,8 @@ def _outcome_result(outcome: Outcome) -> CallToolResult:
             )
             return _text_result(text, structured=structured)
         case Stopped():
-            text = f"{stopped_in_words(outcome.records)} (session {outcome.session})"
+            text = stopped_in_words(outcome.records, advice=False)
+            text = f"{text} (session {outcome.session})"
             return _text_result(text, structured=structured, error=True)
     raise AssertionError(outcome)
 
