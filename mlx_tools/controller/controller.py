@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, suppress
 from datetime import datetime
 from functools import partial
 from types import NoneType
@@ -342,15 +342,14 @@ class Controller:
         async def run() -> None:
             outcomes.append(await self.run(question, tool_choice=tool_choice, history=history))
 
-        try:
+        with suppress(RuntimeError):
             asyncio.get_running_loop()
-        except RuntimeError:
-            anyio.run(run)
-            return outcomes[0]
-        raise UsageError(
-            "run_sync cannot be called where an event loop runs",
-            hint="await controller.run(...) there",
-        )
+            raise UsageError(
+                "run_sync cannot be called where an event loop runs",
+                hint="await controller.run(...) there",
+            )
+        anyio.run(run)  # not in the block: an error of the run would show the RuntimeError, too
+        return outcomes[0]
 
     async def stream(
         self,

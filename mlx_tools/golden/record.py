@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from mlx_tools.backends import ModelFiles
-from mlx_tools.errors import TranscriptError, require_instance, require_items
+from mlx_tools.errors import TranscriptError, require_instance, require_items, require_texts
 from mlx_tools.golden.difference import Difference
 from mlx_tools.golden.file import Golden
 from mlx_tools.golden.recorded import (
@@ -80,6 +80,10 @@ def make_golden(
     if not isinstance(session, Golden):
         session = Golden.from_records(require_items("session", session, "give its records"))
     require_instance("registry", registry, Registry, "write controller.registry")
+    features = require_texts("features", features, "give a list of texts")
+    expect = require_items("expect", expect, "give a list, an expectation a question")
+    if files is not None:
+        require_instance("files", files, ModelFiles, "give the model's files, or None")
     header = session.header
     if any(o["status"] == UNFINISHED for o in list_outcomes(header, session.records)):
         raise TranscriptError("the session has not come to rest", hint="resume it first")
@@ -101,7 +105,7 @@ def make_golden(
         name=name,
         source=source,
         about=about,
-        features=tuple(features),
+        features=features,
         extra_tools=tuple(  # the tools that matter to the run and are not in its catalog
             spec.to_json()
             for name, spec in registry.specs().items()

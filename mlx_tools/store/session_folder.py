@@ -158,8 +158,10 @@ class TranscriptStore(SessionStore):
         return self._files(path.parent, transcript)
 
     def _existing_path(self, session: str | os.PathLike[str]) -> Path:
-        path = self.find_path(session)
-        if not path.is_file():
+        with translate_os_error(TranscriptError, f"{os.fspath(session)!r} cannot be read"):
+            path = self.find_path(session)
+            is_file = path.is_file()
+        if not is_file:
             raise UsageError(
                 f"there is no session {os.fspath(session)!r}", hint="mlx-tools sessions list"
             )

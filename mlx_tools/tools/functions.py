@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from types import ModuleType
 
-from mlx_tools.errors import ToolDefinitionError, UsageError, describe_error
+from mlx_tools.errors import ToolDefinitionError, UsageError, describe_error, translate_os_error
 from mlx_tools.paths import expand_user
 from mlx_tools.policy import FUNCTIONS
 from mlx_tools.tools.tool import Tool, tool, with_plugin
@@ -31,7 +31,9 @@ def load_functions(path: str) -> list[Tool]:
         UsageError: there is no such file, it cannot be imported, or it defines no tool.
     """
     file = expand_user(path)
-    if not file.is_file():
+    with translate_os_error(UsageError, f"{path} cannot be read"):
+        is_file = file.is_file()
+    if not is_file:
         raise UsageError(f"{path}: there is no such file", hint="name a Python file with functions")
     module = _import_file(file.resolve(), path)
     candidates = (_make_tool(name, value, module) for name, value in vars(module).items())

@@ -29,11 +29,13 @@ from mlx_tools.plugins.folders import load_tool
 from mlx_tools.plugins.kb import KnowledgeBase
 from mlx_tools.plugins.schedule.when import parse_when
 from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.store import MemoryStore, SessionFiles
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.tools import Registry, ToolOffer, export
+from mlx_tools.tools import Registry, ToolOffer, export, load_functions
 from mlx_tools.transcript import Header, UserRecord
 from tests.tables import table
 
+TOO_LONG = Path("/" + "x" * 300)
 ANSWER = '{"type":"final_answer","content":"3"}'
 
 
@@ -94,12 +96,16 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("policy", lambda: called(Registry([area]), None, "area")),
     ("name", lambda: called(Registry([area]), Policy(), area)),
     ("path", lambda: KnowledgeBase(3)),  # type: ignore[arg-type]
-    ("paths", lambda: KnowledgeBase(Path("kb.sqlite3")).add("notes")),  # type: ignore[arg-type]
+    ("paths", lambda: KnowledgeBase(Path("kb.sqlite3")).add("notes")),
     ("corpus", lambda: KnowledgeBase(Path("kb.sqlite3")).search("bread", corpus=3)),  # type: ignore[arg-type]
     ("now", lambda: parse_when("in an hour", "UTC", None)),  # type: ignore[arg-type]
     ("zone", lambda: parse_when("in an hour", datetime.now(UTC), "UTC")),  # type: ignore[arg-type]
     ("folder", lambda: load_tool("a\0b")),
     ("registry", lambda: make_golden(RECORDS, name="it", registry=[area])),  # type: ignore[arg-type]
+    ("features", lambda: make_golden(RECORDS, name="it", registry=Registry(), features=3)),  # type: ignore[arg-type]
+    ("features", lambda: make_golden(RECORDS, name="it", registry=Registry(), features="a")),
+    ("expect", lambda: make_golden(RECORDS, name="it", registry=Registry(), expect={"a": 1})),  # type: ignore[arg-type]
+    ("files", lambda: make_golden(RECORDS, name="it", registry=Registry(), files="a")),  # type: ignore[arg-type]
     ("path", lambda: find_golden([3])),  # type: ignore[list-item]
     ("path", lambda: read_golden("a\0b")),
     ("folder", lambda: TranscriptStore("a\0b")),
@@ -135,6 +141,33 @@ def test_what_cannot_be_is_named_and_a_hint_given(name: str, make: Callable[[], 
         make()
     assert caught.value.hint
     assert len(str(caught.value)) < 300
+
+
+@table(
+    "read",
+    [
+        lambda: KnowledgeBase(TOO_LONG).corpora(),
+        lambda: KnowledgeBase(TOO_LONG).search("bread"),
+        lambda: KnowledgeBase(TOO_LONG).remove("notes"),
+        lambda: KnowledgeBase(TOO_LONG).forget("bread.md"),
+        lambda: load_functions(str(TOO_LONG)),
+        lambda: TranscriptStore("sessions").read(TOO_LONG),
+        lambda: TranscriptStore(TOO_LONG).read("20260801-120000-00000000"),
+    ],
+)
+def test_a_path_that_is_too_long_is_an_error_of_ours(read: Callable[[], Any]) -> None:
+    with pytest.raises(MlxToolsError, match="cannot be read: File name too long"):
+        read()
+
+
+def test_an_error_of_a_callers_own_store_is_shown_alone() -> None:
+    class FullStore(MemoryStore):
+        def create(self) -> SessionFiles:
+            raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left") as caught:
+        controller(store=FullStore()).run_sync("Hi")
+    assert caught.value.__context__ is None
 
 
 def test_tools_of_a_proposal_are_specs_by_name() -> None:

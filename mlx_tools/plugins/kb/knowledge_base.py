@@ -23,11 +23,13 @@ import msgspec
 from msgspec import Struct
 
 from mlx_tools.errors import (
+    KnowledgeBaseError,
     UsageError,
     require_instance,
     require_items,
     require_path,
     require_text,
+    translate_os_error,
 )
 from mlx_tools.paths import expand_user, knowledge_base_file
 from mlx_tools.plugins.kb.database import Database, FileRow
@@ -159,7 +161,7 @@ class KnowledgeBase:
         if corpus is not None:
             require_text("corpus", corpus, "give its name")
         require_instance("limit", limit, int, "give the most passages")
-        if not self.path.exists():
+        if not self._exists():
             if corpus is not None:
                 raise self._unknown(corpus)
             return []
@@ -169,7 +171,7 @@ class KnowledgeBase:
 
     def corpora(self) -> list[Corpus]:
         """Return the corpora by name. Raises `KnowledgeBaseError`."""
-        if not self.path.exists():
+        if not self._exists():
             return []
         query = (
             "SELECT corpus.name, count(CASE WHEN file.problem = '' THEN 1 END), "
@@ -196,7 +198,7 @@ class KnowledgeBase:
         # A file that is gone, or became a link, is known by the path that it had.
         paths = {str(named_path.absolute()), str(named_path.resolve())}
         removed: set[str] = set()
-        if self.path.exists():
+        if self._exists():
             with (
                 Database(self.path, create=False) as database,
                 database.translate_errors(),
@@ -221,7 +223,7 @@ class KnowledgeBase:
             UsageError: there is no such corpus.
             KnowledgeBaseError: the file cannot be written.
         """
-        if not self.path.exists():
+        if not self._exists():
             raise self._unknown(corpus)
         with Database(self.path, create=False) as database, database.translate_errors():
             number = self._number(database, corpus)
@@ -248,6 +250,10 @@ class KnowledgeBase:
         if number is None:
             raise self._unknown(corpus)
         return number
+
+    def _exists(self) -> bool:
+        with translate_os_error(KnowledgeBaseError, f"{self.path} cannot be read"):
+            return self.path.exists()
 
     def _unknown(self, corpus: str) -> UsageError:
         names = [corpus_entry.name for corpus_entry in self.corpora()]
