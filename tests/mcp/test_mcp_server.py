@@ -27,13 +27,13 @@ from mlx_tools.errors import UsageError
 from mlx_tools.messages import replace
 from mlx_tools.plugins.mcp.delegation import DelegatedRun, Delegation
 from mlx_tools.plugins.mcp.elicitation import ApprovalText, build_form, read_answer
-from mlx_tools.plugins.mcp.mcp_server import McpServer, http_application
+from mlx_tools.plugins.mcp.mcp_server import McpServer, http_application, replace_halves
 from mlx_tools.testing import Completion, ScriptedApprover, ScriptedServer, answer, call
 from mlx_tools.tools import tool
 from mlx_tools.transcript import StoppedRecord
 from tests.command_line import Run
 from tests.forked import forks
-from tests.waiting import until
+from tests.waiting import until, wait_until
 
 YES = ElicitResult(action="accept", content={"approve": True})
 NO = ElicitResult(action="accept", content={"approve": False, "reason": "not \x1b[2J there"})
@@ -596,6 +596,43 @@ def test_standard_output_is_the_protocols_alone(home: Path) -> None:
     first, *_ = [json.loads(line) for line in told.read_text().splitlines()]
     assert first["result"]["serverInfo"]["name"] == "mlx-tools"
     assert (home / "err").read_text() == ""
+
+
+def test_a_request_with_half_a_surrogate_pair_is_answered(home: Path) -> None:
+    hello = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "a", "version": "1"},
+    }
+    odd = {"name": "calculator", "arguments": {"expression": "\\ud800 \U0001f600 \ud83d"}}
+    lines = [
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": odd},
+    ]
+    source, sink = os.pipe()
+    out = home / "out"
+    with out.open("w") as told, (home / "err").open("w") as err:
+        served = forks().start("mcp", "serve", files=(source, told.fileno(), err.fileno()))
+        os.close(source)
+        with os.fdopen(sink, "wb", buffering=0) as pipe:
+            pipe.write("".join(f"{json.dumps(line)}\n" for line in lines).encode())
+            answer = wait_until(lambda: re.search(r'^.*"id":2.*$', out.read_text(), re.MULTILINE))
+        assert served.wait(60) == 0
+    assert json.loads(answer[0])["result"]["isError"]
+
+
+def test_halves_of_surrogate_pairs_are_replaced_and_nothing_else() -> None:
+    for text in (
+        "\ud83d",
+        "a\udc00\ud800b",
+        "\\ud800",
+        "\\\ud83d",
+        "\U0001f600\ud83d\\",
+        "caf\u00e9",
+    ):
+        mended = json.loads(replace_halves(json.dumps(text)))
+        assert mended == re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
 def test_a_message_without_end_ends_the_connection(home: Path) -> None:

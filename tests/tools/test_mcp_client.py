@@ -287,6 +287,13 @@ def test_an_answer_of_another_shape_is_an_error_in_a_line(home: Path) -> None:
     assert f"failed: {said}; it said:" in refusal(result)
 
 
+def test_an_answer_that_is_no_json_is_an_error_at_once(home: Path) -> None:
+    surrogate, digits, whole = Stranger(home, "any").calls("surrogate", "digits", "whole")
+    for result in (surrogate, digits):
+        assert "its answer is not as the protocol says: Invalid JSON" in refusal(result)
+    assert whole.content == "whole"
+
+
 def test_what_it_says_besides_is_passed_over_or_told(home: Path) -> None:
     """Between its messages, with a text, where its schema has who checks it busy, as an error."""
     habits, told = ("garbage", "picture", "pattern", "error"), list[Progress]()

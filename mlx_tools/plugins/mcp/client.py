@@ -278,7 +278,7 @@ class _McpServer:
                 why = (
                     error
                     if isinstance(error, ToolError)
-                    else McpServerFailed(self._explain_error(error))
+                    else McpServerFailed(self._fault or self._explain_error(error))
                 )
                 ready.set_exception(why)
                 ready.exception()  # nobody may wait for it any more
@@ -357,6 +357,12 @@ class _McpServer:
         from mcp.types import ToolListChangedNotification
 
         self._stale = self._stale or isinstance(message, ToolListChangedNotification)
+        # Nothing tells which call is answered: without this, each would wait for its time limit.
+        if self._task is not None and _is_unreadable_answer(message):
+            self._fault = self._explain_error(message)
+            if self._client is not None:
+                self._starts = 1  # it is started once more
+            self._task.cancel()
 
     async def _log(self, params: types.LoggingMessageNotificationParams) -> None:
         if self._contexts:
@@ -428,14 +434,28 @@ class _McpServer:
         return ElicitResult(action="accept", content=dict(agreed))
 
 
+def _is_unreadable_answer(message: Any) -> bool:
+    """Return True for the error of a line that was to be an answer, and is no JSON for the SDK.
+
+    Such as one with half of a surrogate pair. Other lines are passed over.
+    """
+    from pydantic import ValidationError
+
+    if not isinstance(message, ValidationError):
+        return False
+    line = str(message.errors(include_url=False, include_context=False)[0]["input"])
+    return re.search(r'"(?:result|error)"\s*:', line) is not None and '"id"' in line
+
+
 def _describe_fault(error: BaseException) -> str:
     """Return the text of an exception; the first fault if the SDK refused a message."""
     from pydantic import ValidationError
 
     if isinstance(error, ValidationError):
         fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        place = ".".join(map(str, fault["loc"]))
-        return f"its answer is not as the protocol says, at {place}: {fault['msg']}"
+        path = ".".join(map(str, fault["loc"]))
+        place = f", at {path}" if path else ""
+        return f"its answer is not as the protocol says{place}: {fault['msg']}"
     return str(error) or type(error).__name__
 
 

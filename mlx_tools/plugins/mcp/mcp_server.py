@@ -12,6 +12,7 @@ import asyncio
 import io
 import json
 import os
+import re
 import secrets
 import shlex
 import stat
@@ -443,6 +444,22 @@ A choice: runs are saved at every step, so little is lost, and a person waits fo
 """
 
 
+_ESCAPES: Final = re.compile(
+    r"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+"""In JSON: what stays, an escaped backslash or a surrogate pair; and half of a pair."""
+
+
+def replace_halves(text: str) -> str:
+    """Return JSON with U+FFFD in place of each half of a surrogate pair.
+
+    JavaScript writes one if it cuts a text within an emoji. The SDK would answer nothing.
+    """
+    if r"\ud" not in text and r"\uD" not in text:
+        return text
+    return _ESCAPES.sub(lambda match: match[1] or r"\ufffd", text)
+
+
 async def serve_stdio(served: McpServer, stdout: TextIO) -> None:
     """Serve the program that started this one, until it closes standard input.
 
@@ -498,7 +515,7 @@ async def _lines(reader: asyncio.StreamReader, note: Callable[[str], None]) -> A
     """
     try:
         while line := await reader.readline():
-            yield line.decode("utf-8", "replace")
+            yield replace_halves(line.decode("utf-8", "replace"))
     except ValueError:
         note(f"a message of the client has more than {MAX_LINE} bytes, so the connection ends")
 
