@@ -67,13 +67,14 @@ class Place(Struct, frozen=True):
     """The place of a file that may or may not exist: an open folder and a name in it.
 
     ``names`` lead to it from the root, its own is the last. ``writable`` is the flag of the
-    innermost root that the folder lies in.
+    innermost root that the folder lies in. ``made`` is the number of folders that were made for it.
     """
 
     root: Root
     folder: int
     names: tuple[str, ...]
     writable: bool
+    made: int = 0
 
     @property
     def name(self) -> str:
@@ -112,7 +113,7 @@ def open_place(
             current = below
             may = writable.get(get_identity(os.fstat(current)), may)
         _check_repository(current, parts[-1])
-        yield Place(root, current, tuple(parts), may)
+        yield Place(root, current, tuple(parts), may, len(made))
         # The new file is synced by its writer; here the names of the folders that lead to it.
         for parent, _ in made:
             _sync(parent)
@@ -355,6 +356,7 @@ def _keep_old_state(
             old_state=state,
             new_state=new_state,
             mode=0 if old_stat is None else stat.S_IMODE(old_stat.st_mode),
+            made=place.made,
         )
         key = undo.keep_old(change, content)
     except OSError as error:

@@ -113,6 +113,15 @@ def test_what_was_replaced_deleted_and_made_comes_back(place: Place) -> None:
     assert place.kept() == [] and place.undo() == []
 
 
+def test_the_folders_that_a_call_made_go_with_the_file_unless_they_are_used(place: Place) -> None:
+    for path in ("x/y/one.txt", "x/y/two.txt", "sub/z/three.txt", "w/v/four.txt"):
+        assert place.create(path, "new\n").error is None
+    (place.root / "w" / "of mine").mkdir()
+    assert told(place.undo()) == [("remove", "undone")] * 4
+    folders = {str(path.relative_to(place.root)) for path in place.root.rglob("*")}
+    assert folders == {"a.txt", "sub", "w", "w/of mine"}
+
+
 def test_a_change_that_changes_nothing_keeps_no_copy(place: Place) -> None:
     assert place.write("a.txt", "one\n").error is None
     assert place.kept() == []
