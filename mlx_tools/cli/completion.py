@@ -152,7 +152,7 @@ def items(words: Sequence[str], incomplete: str, table: Mapping[str, Any]) -> li
     if values_left > 0:
         # of a list such as +clock,cal only the last name is completed
         name = incomplete.rpartition(",")[2].lstrip("+-")
-        before = incomplete.removesuffix(name) if option["words"] == _LISTED else ""
+        before = incomplete.removesuffix(name) if option["words"] == _LIST_COMPLETER else ""
         candidates = [(before + word, text) for word, text in _describe_items(option["words"])]
     elif incomplete.startswith("-"):
         candidates = [
@@ -172,7 +172,7 @@ def items(words: Sequence[str], incomplete: str, table: Mapping[str, Any]) -> li
     return [item for item in candidates if item[0].startswith(incomplete)]
 
 
-_LISTED: Final = "tool_names"
+_LIST_COMPLETER: Final = "tool_names"
 """The completer of options that take names with commas between, and + or - before each."""
 
 _VALUE: Final = re.compile(r"-[^=]*=")

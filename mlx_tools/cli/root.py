@@ -340,7 +340,7 @@ _OS_ERROR_HINTS: Final = {
     errno.EDQUOT: " (free some space, also where the output goes)",
     errno.EBADF: " (is standard output closed?)",
 }
-"""What to do about an error of the system, by its number."""
+"""The hint for an error of the system, by its number."""
 
 
 def handle_os_error(error: OSError) -> int:

@@ -265,8 +265,8 @@ class Change(Struct, frozen=True, kw_only=True):
     The file has the ``names`` below the folder ``root``, whose number in its file system is
     ``inode``. ``old_state`` and ``new_state`` identify its content (`mlx_tools.store.changes`),
     ``mode`` are its permissions, 0 if there was no file. ``key`` is the name of the copy of its old
-    content, once it is stored; keys sort by time. ``made`` is the number of folders right above the
-    file that the call made.
+    content, once it is stored; keys sort by time. ``new_folders`` is the number of folders right
+    above the file that the call made.
     """
 
     root: str
@@ -276,7 +276,7 @@ class Change(Struct, frozen=True, kw_only=True):
     new_state: str
     mode: int
     key: str = ""
-    made: int = 0
+    new_folders: int = 0
 
     @property
     def path(self) -> str:

@@ -67,14 +67,15 @@ class Place(Struct, frozen=True):
     """The place of a file that may or may not exist: an open folder and a name in it.
 
     ``names`` lead to it from the root, its own is the last. ``writable`` is the flag of the
-    innermost root that the folder lies in. ``made`` is the number of folders that were made for it.
+    innermost root that the folder lies in. ``new_folders`` is the number of folders that were made
+    for it.
     """
 
     root: Root
     folder: int
     names: tuple[str, ...]
     writable: bool
-    made: int = 0
+    new_folders: int = 0
 
     @property
     def name(self) -> str:
@@ -356,7 +357,7 @@ def _keep_old_state(
             old_state=state,
             new_state=new_state,
             mode=0 if old_stat is None else stat.S_IMODE(old_stat.st_mode),
-            made=place.made,
+            new_folders=place.new_folders,
         )
         key = undo.keep_old(change, content)
     except OSError as error:

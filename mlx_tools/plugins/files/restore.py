@@ -165,7 +165,7 @@ class Undo:
         except _FAULTS as error:
             return replace(step, status="refused", reason=_describe_error(error))
         if content is None:
-            _remove_made_folders(change)
+            _remove_new_folders(change)
         store.forget(change.key)
         return replace(step, status="undone")
 
@@ -214,11 +214,11 @@ def _list_sessions(store: SessionStore, session: str) -> list[str]:
     return sessions
 
 
-def _remove_made_folders(change: Change) -> None:
-    """Remove the folders that were made for a file, from the innermost to one that is in use."""
+def _remove_new_folders(change: Change) -> None:
+    """Remove the empty folders that were made for a file, the innermost first."""
     names = change.names[:-1]
     with contextlib.suppress(*_FAULTS):
-        for depth in range(len(names), max(len(names) - change.made, 0), -1):
+        for depth in range(len(names), max(len(names) - change.new_folders, 0), -1):
             with _open_place(replace(change, names=names[:depth])) as place:
                 os.rmdir(place.name, dir_fd=place.folder)
 

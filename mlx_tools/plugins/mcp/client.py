@@ -435,9 +435,9 @@ class _McpServer:
 
 
 def _is_unreadable_answer(message: Any) -> bool:
-    """Return True for the error of a line that was to be an answer, and is no JSON for the SDK.
+    """Return True for the error of an answer that the SDK cannot read as JSON.
 
-    Such as one with half of a surrogate pair. Other lines are passed over.
+    Such as one with half of a surrogate pair. Other unreadable lines are skipped.
     """
     from pydantic import ValidationError
 
