@@ -159,9 +159,10 @@ class Forked:
         return out, err
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send it a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it ended, and its end is not told yet
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """End it, whatever it does."""

@@ -158,13 +158,12 @@ class TranscriptStore(SessionStore):
         return self._files(path.parent, transcript)
 
     def _existing_path(self, session: str | os.PathLike[str]) -> Path:
-        with translate_os_error(TranscriptError, f"{os.fspath(session)!r} cannot be read"):
+        text = require_path("session", session, SESSION)
+        with translate_os_error(TranscriptError, f"{text!r} cannot be read"):
             path = self.find_path(session)
             is_file = path.is_file()
         if not is_file:
-            raise UsageError(
-                f"there is no session {os.fspath(session)!r}", hint="mlx-tools sessions list"
-            )
+            raise UsageError(f"there is no session {text!r}", hint="mlx-tools sessions list")
         return path
 
     def _open_blobs(
