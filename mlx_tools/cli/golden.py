@@ -16,6 +16,7 @@ from mlx_tools.app import (
     RunOptions,
     Share,
     build_registry,
+    load_registry,
     open_selected_backend,
     session_store,
 )
@@ -41,7 +42,7 @@ from mlx_tools.cli.output import (
 )
 from mlx_tools.cli.view import LiveView
 from mlx_tools.controller import Conversation
-from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MlxToolsError, UsageError
+from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, TranscriptError, UsageError
 from mlx_tools.golden import (
     ROOMS,
     CannotSettle,
@@ -66,6 +67,7 @@ from mlx_tools.golden import (
 from mlx_tools.messages import replace
 from mlx_tools.paths import file_exists, folder_exists
 from mlx_tools.store import FORMAT_VERSION
+from mlx_tools.tools import Registry
 from mlx_tools.transcript import Event, Finished
 
 app = typer.Typer(add_completion=False)
@@ -95,7 +97,7 @@ Paths = Annotated[
 
 
 @app.command()
-@options.with_settings("backend.url")
+@options.with_settings("backend.url", "tools.functions")
 def run(
     paths: Paths = None,
     live: Annotated[bool, option("--live", "Ask the questions of a model.")] = False,
@@ -134,11 +136,12 @@ def run(
             _check_live, goldens, run_choice, model_names, cells, samples, tell
         )
     else:
-        checks = []
+        checks, registry = [], _load_tools(options_given)
         with progress_counter("replaying", len(files)) as step:
             for path in files:
-                checks.append(replay_file(path, with_records=report is not None))
-                tell(checks[-1])
+                check = replay_file(path, with_records=report is not None, registry=registry)
+                checks.append(check)
+                tell(check)
                 step()
     if report is not None:
         write_report(checks, report)
@@ -149,6 +152,7 @@ def run(
         if not live:
             _show_replays(checks)
         _show_sums(checks)
+    _note_missing_tools(checks)
     return EXIT_OK if passed == len(checks) else EXIT_STOPPED
 
 
@@ -186,8 +190,22 @@ async def _check_live(
     return checks
 
 
+def _load_tools(options_given: options.Options) -> Registry:
+    """Return the tools that are here today, with which recorded ones are compared."""
+    return load_registry(options.run_options(options_given).configuration)
+
+
+def _note_missing_tools(checks: Sequence[GoldenCheck]) -> None:
+    """Note tools whose definitions were not compared, since they are not here."""
+    names = list(dict.fromkeys(name for check in checks for name in check.missing_tools))
+    if names:
+        listed = ", ".join(names[:_MAX_NAMES]) + (" …" if len(names) > _MAX_NAMES else "")
+        note(f"not here, so not compared: {listed} (--functions FILE.py adds a file of functions)")
+
+
 @app.command()
-def accept(paths: Paths = None, yes: options.Yes = False) -> int:
+@options.with_settings("tools.functions")
+def accept(paths: Paths = None, yes: options.Yes = False, *, options_given: options.Options) -> int:
     """Bring transcripts up to date: shows what changes, asks, and writes.
 
     Exit code 1 where one is damaged, or what was recorded does not suffice: it is told of and left
@@ -196,11 +214,13 @@ def accept(paths: Paths = None, yes: options.Yes = False) -> int:
     found, code = [], EXIT_OK
     changes: list[tuple[str, str]] = []
     differences: list[tuple[str, Difference]] = []
+    registry = _load_tools(options_given)
     for path in find_golden(paths or [FOLDER]):
         try:
             golden = read_golden(path)
-            differing, now = replay(golden).differences, settle(golden).now
-        except MlxToolsError as error:
+            differing = replay(golden, registry=registry).differences
+            now = settle(golden, registry=registry).now
+        except TranscriptError as error:
             said = str(error)
             complain(said if said.startswith(str(path)) else f"{path}: {said}")
             code = EXIT_STOPPED
@@ -219,7 +239,7 @@ def accept(paths: Paths = None, yes: options.Yes = False) -> int:
         _show_names([path for other, path in changes if other == change])
     _show_shared(share_differences(differences))
     if not found:
-        note("nothing to accept")
+        note("nothing to accept" if code == EXIT_OK else "nothing was written")
     elif inputs.confirm(
         f"Write {len(found)} of them?",
         yes,
@@ -234,15 +254,20 @@ def accept(paths: Paths = None, yes: options.Yes = False) -> int:
 
 
 @app.command()
+@options.with_settings("tools.functions")
 def report(
     paths: Paths = None,
     output_file: Annotated[Path, option("--out FILE", "Where the report goes.")] = Path(
         "golden-report.html"
     ),
+    *,
+    options_given: options.Options,
 ) -> None:
     """Replay transcripts, and write a report of them as one HTML file."""
-    checks = [replay_file(path, with_records=True) for path in find_golden(paths or [FOLDER])]
+    files, registry = find_golden(paths or [FOLDER]), _load_tools(options_given)
+    checks = [replay_file(path, with_records=True, registry=registry) for path in files]
     write_report(checks, output_file)
+    _note_missing_tools(checks)
     complain(str(output_file), kind="report")
 
 
@@ -268,7 +293,10 @@ def export(
 
 
 @app.command()
-@options.with_settings("backend.url", "model.name", "policy.allow", "tools.roots", "policy.approve")
+@options.with_settings(
+    *("backend.url", "model.name", "policy.allow", "tools.roots", "tools.functions"),
+    "policy.approve",
+)
 def record(
     name: Annotated[str, argument("NAME", "What the transcript is called.")],
     questions: Annotated[
@@ -307,7 +335,7 @@ def record(
         raise
     for outcome in golden.golden.outcomes:
         calls = ", ".join(call["name"] for call in outcome.get("calls", ()))
-        said = outcome.get("answer") or outcome.get("reason") or ""
+        said = outcome.get("answer") or outcome.get("reason") or "a call waits for an approval"
         complain(f"{said}{f' (called {calls})' if calls else ''}", kind=outcome["status"])
     complain(str(target), kind="kept")
     _warn_if_unexpected(golden)

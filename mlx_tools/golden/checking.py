@@ -20,7 +20,7 @@ from mlx_tools.controller import (
     PriorConversation,
     RunSettings,
 )
-from mlx_tools.errors import BackendError, MlxToolsError
+from mlx_tools.errors import BackendError, MlxToolsError, TranscriptError
 from mlx_tools.golden.difference import ROOMS, Difference, difference_lines
 from mlx_tools.golden.expect import Expectation, expectations
 from mlx_tools.golden.file import Golden, read_golden
@@ -87,6 +87,8 @@ class GoldenCheck(Struct, frozen=True, kw_only=True):
     about: str = ""
     features: tuple[str, ...] = ()
     samples: tuple[Sample, ...] = ()
+    missing_tools: tuple[str, ...] = ()
+    """Tools of the recording that are not here, whose definitions a replay does not compare."""
 
     @classmethod
     def from_golden(cls, golden: Golden, path: Path | None = None, **fields: Any) -> GoldenCheck:
@@ -142,22 +144,28 @@ def add_shares(shares: Iterable[Share]) -> Share:
     return Share(sum(share.hits for share in every), sum(share.total for share in every))
 
 
-def replay_file(path: Path, *, with_records: bool = False) -> GoldenCheck:
+def replay_file(
+    path: Path, *, with_records: bool = False, registry: Registry | None = None
+) -> GoldenCheck:
     """Replay one file.
 
-    A file that cannot be read or replayed is a failed check with the error.
+    A file that cannot be read or replayed is a failed check with the error. ``registry`` is that of
+    `replay`.
     """
     records: tuple[Record, ...] = ()
+    missing: tuple[str, ...] = ()
     golden = None
     try:
         golden = read_golden(path)
         records = golden.all if with_records else ()
-        sample = Sample(differences=replay(golden).differences, records=records)
-    except MlxToolsError as error:
+        done = replay(golden, registry=registry)
+        sample = Sample(differences=done.differences, records=records)
+        missing = done.missing_tools
+    except TranscriptError as error:
         sample = Sample(error=str(error).removeprefix(f"{path}: "), records=records)
     if golden is None:
         return GoldenCheck(name=path.stem, path=str(path), samples=(sample,))
-    return GoldenCheck.from_golden(golden, path, samples=(sample,))
+    return GoldenCheck.from_golden(golden, path, samples=(sample,), missing_tools=missing)
 
 
 def failure_text(check: GoldenCheck) -> str:

@@ -16,6 +16,10 @@ import pytest
 _SUFFIX: Final = ".jsonl"
 
 
+_TOOLS: Final = pytest.StashKey[Any]()
+"""The tools of the settings, of a session of pytest."""
+
+
 class NotAsRecorded(Exception):
     """A golden transcript differs from its recording. The message says where."""
 
@@ -57,9 +61,13 @@ class GoldenItem(pytest.Item):
     def runtest(self) -> None:
         """Replay it. Raises `NotAsRecorded`."""
         from mlx_tools.app import escape_invisible
+        from mlx_tools.errors import MlxToolsError
         from mlx_tools.golden.checking import failure_text, replay_file
 
-        check = replay_file(self.path)
+        try:
+            check = replay_file(self.path, registry=self._load_tools())
+        except MlxToolsError as error:
+            raise NotAsRecorded(escape_invisible(str(error))) from None
         for key, value in (
             ("name", check.name),
             ("source", check.source),
@@ -69,6 +77,15 @@ class GoldenItem(pytest.Item):
             self.user_properties.append((key, escape_invisible(value)))
         if not check.passed:
             raise NotAsRecorded(failure_text(check))
+
+    def _load_tools(self) -> Any:
+        """Return the tools of the settings, loaded once for all tests."""
+        from mlx_tools.app import config, load_registry
+
+        stash = self.session.stash
+        if _TOOLS not in stash:
+            stash[_TOOLS] = load_registry(config.load())
+        return stash[_TOOLS]
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return the findings, without a traceback."""

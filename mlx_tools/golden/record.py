@@ -116,23 +116,24 @@ def make_golden(
         template=read_template(files, ChatFormat.from_json(header.chat_format), header.model),
         expect=tuple(expect),
     )
+    header = replace(header, functions=())  # paths of this machine, of which a replay needs none
     raw = Golden(header, golden, tuple(_with_whole(record, artifact) for record in session.records))
     if differences := replay(raw).differences:
         raise CannotSettle("the session does not replay as it is", differences)
     return settle(name_values(raw, home=str(Path.home()))).now
 
 
-def settle(golden: Golden) -> Replay:
+def settle(golden: Golden, *, registry: Registry | None = None) -> Replay:
     """Return the last replay of a transcript that was brought up to date.
 
-    Its ``now`` replays without a difference.
+    Its ``now`` replays without a difference. ``registry`` is that of `replay`.
 
     Raises:
         CannotSettle: no such transcript can be made.
     """
     for _ in range(ROUNDS):
         try:
-            done = replay(golden)
+            done = replay(golden, registry=registry)
         except TranscriptError as error:
             raise CannotSettle(f"what was recorded does not follow any more: {error}") from None
         if done.now.all == golden.all and done.passed:

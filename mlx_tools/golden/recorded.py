@@ -127,11 +127,12 @@ def list_effects(specs: Mapping[str, ToolSpec], calls: list[ToolCall]) -> dict[s
     }
 
 
-def specs_today(golden: Golden) -> Mapping[str, ToolSpec]:
-    """Return the built-in tools as this session would have them today."""
-    return _builtin_specs(
+def specs_today(golden: Golden, registry: Registry | None = None) -> Mapping[str, ToolSpec]:
+    """Return the tools as this session would have them today, with those of a registry."""
+    builtin = _builtin_specs(
         writable=any(RootName.parse(root).writable for root in golden.header.roots)
     )
+    return builtin if registry is None else {**registry.all_specs(), **builtin}
 
 
 class FileSpecs(Struct, frozen=True):

@@ -62,6 +62,7 @@ from mlx_tools.policy import BUILTIN, TEMPLATE, can_be_preapproved
 from mlx_tools.prompt import MESSAGES, Cut, PromptWords, replacements
 from mlx_tools.protocol import Reading, judge
 from mlx_tools.store import FORMAT_VERSION, load_words, word_files
+from mlx_tools.tools import Registry
 from mlx_tools.transcript import (
     ApprovalRecord,
     CompactedRecord,
@@ -99,6 +100,8 @@ class Replay(Struct, frozen=True):
     golden: Golden
     differences: tuple[Difference, ...]
     now: Golden
+    missing_tools: tuple[str, ...] = ()
+    """Tools of plugins and files that are not here today, whose definitions are not compared."""
 
     @property
     def passed(self) -> bool:
@@ -106,14 +109,22 @@ class Replay(Struct, frozen=True):
         return not self.differences
 
 
-def replay(golden: Golden, *, words: PromptWords | None = None) -> Replay:
+def replay(
+    golden: Golden, *, words: PromptWords | None = None, registry: Registry | None = None
+) -> Replay:
     """Replay a golden transcript.
 
-    ``words`` are the texts that the model reads, by default those of ``prompts/``. Raises
-    `TranscriptError` for records that cannot follow each other.
+    Args:
+        golden: The transcript.
+        words: The texts that the model reads, by default those of ``prompts/``.
+        registry: The tools of today beside the built-in ones. Their definitions are compared too.
+
+    Raises:
+        TranscriptError: the records cannot follow each other.
     """
+    words = words or load_words()  # a fault in these is no fault of the transcript
     try:
-        return _Replayer(golden, words or load_words()).run()
+        return _Replayer(golden, words, registry).run()
     except TranscriptError:
         raise
     except MlxToolsError as error:
@@ -267,10 +278,11 @@ class _ReplayWriter(SessionWriter):
 
 
 class _Replayer:
-    def __init__(self, golden: Golden, words: PromptWords) -> None:
+    def __init__(self, golden: Golden, words: PromptWords, registry: Registry | None) -> None:
         self._golden = golden
         self._specs = recorded_specs(golden)
-        self._today = specs_today(golden)
+        self._today = specs_today(golden, registry)
+        self._missing: list[str] = []
         messages = golden.golden.words.get(MESSAGES)
         changed = messages is not None and messages != word_files()[MESSAGES]
         self._comparing = Comparison(words_changed=changed)
@@ -311,7 +323,8 @@ class _Replayer:
             outcomes = list_outcomes(header, records_now)
         golden = replace(recorded, words=word_files(), outcomes=outcomes)
         now = replace(self._golden, header=header, golden=golden, records=tuple(records_now))
-        return Replay(self._golden, tuple(self._comparing.differences), now)
+        differences = tuple(self._comparing.differences)
+        return Replay(self._golden, differences, now, tuple(self._missing))
 
     # --- the beginning ---
 
@@ -352,6 +365,8 @@ class _Replayer:
             elif found is not None and found.plugin == spec.plugin:
                 what = f"the {{}} of the tool {name}"
                 self._compare_keys("tools", what, spec.to_json(), found.to_json())
+            elif spec.plugin:  # one that a program gave its controller has none
+                self._missing.append(name)
 
     def _tool_now(self, value: Mapping[str, Any]) -> Mapping[str, Any]:
         found = self._today.get(value["name"])

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools.golden import read_golden
+from mlx_tools.errors import ConfigError
+from mlx_tools.golden import read_golden, replaying
+from mlx_tools.prompt import PromptWords
 from mlx_tools.testing import ScriptedServer, answer, call
 from tests.command_line import Run
 
@@ -105,6 +107,61 @@ def test_what_differs_is_shown_with_its_room_and_accepted(run: Run, kept: Path) 
     assert done.code == 0 and "prompt: the system prompt" in done.out
     assert run("golden", "run", str(kept)).code == 0
     assert "nothing to accept" in run("golden", "accept", str(kept)).err
+
+
+FUNCTION = """
+from mlx_tools import tool
+
+
+@tool(effects={{"read"}})
+def in_stock(article: str) -> int:
+    '''{doc}'''
+    return 3
+"""
+
+
+def test_a_changed_function_of_a_file_is_a_difference(run: Run) -> None:
+    file = Path("stock.py")
+    file.write_text(FUNCTION.format(doc="Pieces in stock."))
+    script = call("in_stock", article="hammer"), answer("There are 3.")
+    with ScriptedServer(*script) as server:
+        named = ("--functions", "stock.py", "--tools", "in_stock")
+        done = run("golden", "record", "stock", "Hammers?", "--url", server.url, *named)
+    assert done.code == 0, done.err
+    kept = Path("golden_transcripts/stock.jsonl")
+    assert "stock.py" not in kept.read_text("utf-8")  # a path of this machine
+    same = run("golden", "run", "--functions", "stock.py")
+    assert (same.code, same.out, same.err) == (0, "1 of 1 passed\n", "")
+    file.write_text(FUNCTION.format(doc="Pieces on the shelf."))
+    unseen = run("golden", "run")
+    assert unseen.code == 0
+    assert "note: not here, so not compared: in_stock (--functions FILE.py" in unseen.err
+    changed = run("golden", "run", "--functions", "stock.py")
+    assert changed.code == 1 and "tools: the description of the tool in_stock" in changed.out
+    assert run("golden", "accept", "--functions", "stock.py", "--yes").code == 0
+    assert run("golden", "run", "--functions", "stock.py").code == 0
+    assert "on the shelf" in kept.read_text("utf-8")
+
+
+def test_a_recorded_call_that_waits_is_said_to_wait(run: Run) -> None:
+    with ScriptedServer(call("notes_create", title="Milk", content="Buy milk.")) as server:
+        options = ("--url", server.url, "--tools", "notes_create")
+        done = run("golden", "record", "milk", "Note: milk", *options)
+    assert "paused: a call waits for an approval (called notes_create)" in done.err
+
+
+def test_a_fault_of_the_prompts_is_told_once(
+    run: Run, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> PromptWords:
+        raise ConfigError("prompts/persona.txt is empty")
+
+    monkeypatch.setattr(replaying, "load_words", fail)
+    kept.with_name("two.jsonl").write_bytes(kept.read_bytes())
+    for command in ("run", "accept"):
+        done = run("golden", command)
+        assert (done.code, done.out) == (2, "")
+        assert done.err == "mlx-tools: error: prompts/persona.txt is empty\n"
 
 
 def test_an_equal_difference_of_several_transcripts_is_shown_once(run: Run, kept: Path) -> None:

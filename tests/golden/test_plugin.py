@@ -10,9 +10,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mlx_tools.golden import plugin
+from mlx_tools import Policy, Registry
+from mlx_tools.golden import plugin, write_golden
 from mlx_tools.golden.plugin import is_golden
-from tests.golden.made import changed_file, golden_file
+from mlx_tools.testing import answer, call
+from mlx_tools.tools import load_functions
+from tests.golden.made import changed_file, golden_file, golden_of
 
 ALONE = ("-p", "no:hypothesispytest", "-p", "no:schemathesis")
 
@@ -102,6 +105,34 @@ def test_a_damaged_or_newer_transcript_fails_with_its_fault(folder: Path) -> Non
     assert "its last line is cut off" in done.stdout
     assert f"line {len(lines) + 1} of the transcript is damaged" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.heavy
+def test_the_tools_of_the_settings_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "stock.py"
+    source = """
+from mlx_tools import tool
+
+@tool(effects={{"read"}})
+def in_stock(article: str) -> int:
+    "{doc}"
+    return 3
+"""
+    file.write_text(source.format(doc="Pieces in stock."))
+    registry = Registry(load_functions(str(file)))
+    script = call("in_stock", article="hammer"), answer("There are 3.")
+    made = golden_of(registry, *script, policy=Policy(allow=["in_stock"]))
+    write_golden(made, tmp_path / "golden" / "stock.jsonl")
+    monkeypatch.setenv("MLX_TOOLS_TOOLS_FUNCTIONS", str(file))
+    assert "1 passed" in run(tmp_path, "golden").stdout
+    file.write_text(source.format(doc="Pieces on the shelf."))
+    done = run(tmp_path, "golden")
+    assert "1 failed" in done.stdout and "+ Pieces on the shelf." in done.stdout
+    file.unlink()
+    done = run(tmp_path, "golden")
+    assert "there is no such file" in done.stdout and "Traceback" not in done.stdout
 
 
 @pytest.mark.slow
