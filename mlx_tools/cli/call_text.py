@@ -131,6 +131,8 @@ _WRAPPED_FROM_COLUMNS: Final = 40
 _SHORT: Final = 32
 """Columns of an argument that is shown whole in the line of a call, even if that takes one more
 row."""
+_SHORT_WORD: Final = 72
+"""The same of a text without white space, such as a path: by a part of it nobody can decide."""
 _MIN_ARGUMENT_COLUMNS: Final = 12
 """The fewest columns of a longer argument, besides its size."""
 _MORE_SUFFIX: Final = ", … 1000000 more"
@@ -235,7 +237,9 @@ def _item(key: str, value: Any) -> tuple[str, int]:
     escaped = _RUNS.sub(_fold_run, escape_invisible(text[:_SCANNED_CHARS]))
     if len(text) > _SCANNED_CHARS:
         return escaped, len(text)
-    return escaped, len(escaped) if cells(escaped) > _SHORT else 0
+    is_word = isinstance(value, str) and len(value.split()) == 1
+    short = _SHORT_WORD if is_word else _SHORT
+    return escaped, len(escaped) if cells(escaped) > short else 0
 
 
 def _body(request: ApprovalRequest, whole: bool) -> tuple[Iterator[TextLine], str]:

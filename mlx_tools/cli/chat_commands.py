@@ -58,7 +58,7 @@ from mlx_tools.cli.output import (
 from mlx_tools.cli.saved_sessions import open_user_store, resolve_session
 from mlx_tools.cli.talk import ChatSession
 from mlx_tools.errors import UsageError, did_you_mean
-from mlx_tools.messages import json_line
+from mlx_tools.messages import json_line, replace
 from mlx_tools.paths import expand_user, file_exists
 from mlx_tools.store import load_words
 from mlx_tools.tools import BoundSource, BoundSources, ToolError
@@ -459,7 +459,9 @@ _MAX_ROWS: Final = 10
 
 
 def _resume(talk: ChatSession, name: str) -> None:
-    store, present = open_user_store(), talk.conversation.session
+    from mlx_tools.cli.sessions import describe_status
+
+    store = open_user_store()
     if name:
         try:
             session = store.find(name)
@@ -468,16 +470,23 @@ def _resume(talk: ChatSession, name: str) -> None:
             hint = "/resume lists them" if is_of_shell else error.hint
             raise UsageError(error.message, hint=hint) from None
         raise ResumeChat(talk, session)
+    present = talk.conversation.session
     rows = [
         row
         for row in map(store.describe, store.by_last_update(3 * _MAX_ROWS))
-        if row.session != present and row.status.question
+        if (row.session != present or row.status.pending) and row.status.question
     ][:_MAX_ROWS]
     if not rows:
         raise UsageError("there is no other conversation to go on with", hint="ask here")
     if not is_at_terminal():
         raise UsageError("/resume: nothing was done", hint="as in /resume SESSION")
-    answers = {f"{cut(row.status.question, 60)} ({row.session})": row.session for row in rows}
+    answers = {}
+    for row in rows:
+        # a call that waits in this chat is paused to its user, though the session is held open
+        status = replace(row.status, state="paused") if row.status.pending else row.status
+        state = describe_status(status)
+        known = row.session if state == "answered" else f"{row.session}, {state}"
+        answers[f"{cut(row.status.question, 60)} ({known})"] = row.session
     with talk.turns.keyboard():
         chosen = picked("Which conversation?", [*answers])
     if chosen is not None:

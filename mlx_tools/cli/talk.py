@@ -26,11 +26,11 @@ from mlx_tools.app import (
 )
 from mlx_tools.cli.background import Turns, wait_for
 from mlx_tools.cli.call_text import in_words
-from mlx_tools.cli.inputs import ctrl_c_later, picked
+from mlx_tools.cli.inputs import ctrl_c_later, is_at_terminal, picked
 from mlx_tools.cli.output import note
 from mlx_tools.cli.saved_sessions import open_user_store
 from mlx_tools.cli.type_ahead import TypeAhead
-from mlx_tools.cli.view import LiveView, StatusLine, describe_compaction, tell
+from mlx_tools.cli.view import RESUME_COMMAND, LiveView, StatusLine, describe_compaction, tell
 from mlx_tools.controller import Controller, Conversation
 from mlx_tools.errors import BackendError, StorageError, TranscriptError, UsageError
 from mlx_tools.messages import replace
@@ -53,6 +53,11 @@ if TYPE_CHECKING:
     from mlx_tools.app import SavedSession
     from mlx_tools.backends import SelectedBackend
     from mlx_tools.controller import RunSettings
+
+
+def _resume_command() -> str:
+    """Return the command that goes on with a session: what is piped in ends before it is typed."""
+    return "/resume" if at_terminal() else RESUME_COMMAND
 
 
 def folders(configuration: Configuration) -> dict[str, str]:
@@ -267,7 +272,7 @@ class ChatSession:
         outcome = self._show_run(conversation.stream_decided, ends=False)
         if not conversation.calls_in_doubt:
             return None
-        tell(outcome, show_location=False)
+        tell(outcome, show_location=False, resume_command=_resume_command())
         self._remaining = False  # the next question decides about these calls first anyway
         return outcome
 
@@ -291,7 +296,7 @@ class ChatSession:
             view.end()
         assert isinstance(event, Finished)
         if ends:
-            tell(event.outcome, show_location=False)
+            tell(event.outcome, show_location=False, resume_command=_resume_command())
         self._remaining = isinstance(event.outcome, Paused)  # likewise
         return event.outcome
 
@@ -426,6 +431,9 @@ class ChatSession:
         if self._changes_model:  # under the settings that the session was begun with
             self.switch_settings(self.configuration)
         elif self._remaining:
+            if self.conversation.undecided and is_at_terminal():
+                session = self.conversation.session
+                note(f"the call that waits stays behind: /resume {session} goes back to it")
             self._carry_over_to(self.controller)
 
     def _carry_over_to(

@@ -7,6 +7,7 @@ Steps go to standard error, the answer to standard output as it forms.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from time import monotonic
@@ -51,8 +52,15 @@ from mlx_tools.transcript import (
     stopped_in_words,
 )
 
+RESUME_COMMAND: Final = "mlx-tools sessions resume"
+"""The command that goes on with a session, before its id."""
 _WIDTH: Final = 160
 """Characters of a step's text. A choice: two lines of a terminal."""
+_HEAD_SHARE: Final = (3, 4)
+"""The share of a row for a call and its arguments, the rest is its result. At 80 columns the end of
+a path, two numbers and a search stand in it."""
+_MIN_VALUE: Final = 8
+"""Columns of an argument below which nothing can be told by it."""
 _MAX_PROGRESS_CHARS: Final = 40
 """Characters of a progress message: its line must fit into one row."""
 _FULL: Final = 80
@@ -109,6 +117,7 @@ class LiveView:
         self._refusals: dict[str, str] = {}  # the reason by the call's id
         self._calls: list[tuple[str, str]] = []  # rows that a question to the user would repeat
         self._thought = 0  # characters
+        self._called_name, self._written = "", 0  # the call that is written, and its characters
         self._thoughts: PlainScreen | None = None
 
     @classmethod
@@ -179,7 +188,14 @@ class LiveView:
                 self._detail("yellow", f"! {_line(event.error.message)}")
             case events.CallOpened():
                 self._end_thought()
+                self._written = 0
                 self._wait("", f"· the model calls {event.name} …")
+                self._called_name = event.name
+            case events.ArgumentsPiece():
+                self._written += len(event.text)
+                hundreds = self._written // 100 * 100
+                size = f", {count_noun(hundreds, 'character')}" if hundreds else ""
+                self._wait("", f"· the model calls {self._called_name}{size} …")
             case events.CallRead():
                 self._arguments[event.call] = event.arguments
                 repaired = f"  (repaired: {', '.join(event.repairs)})" if event.repairs else ""
@@ -336,11 +352,11 @@ class LiveView:
         """
         if self._steps is None:
             return
-        values = self._arguments.pop(event.call, {}).values()
-        words = ", ".join(value if isinstance(value, str) else json_line(value) for value in values)
+        name, arguments = for_terminal(f"· {event.name} "), self._arguments.pop(event.call, {})
         took = f" · {took}" if took else ""
         room = get_screen_size(self._steps).columns - 1 - cells(took)
-        head = _fit(for_terminal(_line(f"· {event.name} {words}")), room * 3 // 5)
+        head_room = room * _HEAD_SHARE[0] // _HEAD_SHARE[1]
+        head = _fit(name + _fit_arguments(arguments, head_room - cells(name)), head_room).rstrip()
         mark, colour = ("→", "dim") if event.error is None else ("✗", "red")
         result = for_terminal(f" {mark} {text}")
         if event.error is None:
@@ -432,11 +448,11 @@ def show_change(
     show(wrap_lines([head, *lines], count_columns(screen)), screen)
 
 
-def _ending(outcome: Outcome) -> str | None:
+def _ending(outcome: Outcome, resume_command: str) -> str | None:
     """Return in words how a run ended without a complete answer; None if it has one."""
     if isinstance(outcome, Paused):
         names = ", ".join(call.name for call in outcome.pending)
-        return f"an approval is due for {names} (mlx-tools sessions resume {outcome.session})"
+        return f"an approval is due for {names} ({resume_command} {outcome.session})"
     if isinstance(outcome, Stopped):
         return stopped_in_words(outcome.records)
     if isinstance(outcome, Answered) and outcome.truncated:
@@ -448,20 +464,27 @@ def _ending(outcome: Outcome) -> str | None:
     return None
 
 
-def tell(outcome: Outcome, *, plain: bool = True, show_location: bool = True) -> None:
+def tell(
+    outcome: Outcome,
+    *,
+    plain: bool = True,
+    show_location: bool = True,
+    resume_command: str = RESUME_COMMAND,
+) -> None:
     """Print what there is besides an answer: why there is none, or not all of it.
 
     Args:
         outcome: the outcome.
         plain: print the answer too if it was not shown live, then its sources on standard error.
         show_location: name the transcript of a run that stopped.
+        resume_command: the command that goes on with a paused session.
     """
     if plain and isinstance(outcome, Answered):
         if not stdout().isatty():
             print_text(outcome.answer, exact=True)
         for source in outcome.sources:
             complain(f"[{source.n}] {source.title} ({source.location})", kind="source")
-    text = _ending(outcome)
+    text = _ending(outcome, resume_command)
     if text is not None:
         is_stopped = isinstance(outcome, Stopped)
         is_cut_off = isinstance(outcome, Answered) and outcome.truncated
@@ -498,6 +521,36 @@ def _fit(text: str, columns: int) -> str:
     while text and cells(text) >= columns:
         text = text[:-1]
     return f"{text}…"
+
+
+def _fit_arguments(arguments: Mapping[str, Any], columns: int) -> str:
+    """Return the values of a call's arguments in about ``columns``.
+
+    The longest are cut, a path at its beginning: its end tells it from others.
+    """
+    texts = [for_terminal(_line(_write_argument(value))) for value in arguments.values()]
+    room = columns - 2 * (len(texts) - 1)
+    widths = [min(cells(text), columns) for text in texts]
+    longest = max(widths, default=0)
+    while longest > _MIN_VALUE and sum(min(width, longest) for width in widths) > room:
+        longest -= 1
+    return ", ".join(_fit_value(text, longest) for text in texts)
+
+
+def _write_argument(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return shlex.join(value)
+    return json_line(value)
+
+
+def _fit_value(text: str, columns: int) -> str:
+    if cells(text) <= columns:
+        return text
+    room = columns - 1  # an ellipsis takes up to two columns
+    is_path = "/" in text and " " not in text
+    return _fit(text[::-1], room)[::-1] if is_path else _fit(text, room)
 
 
 def _join_lines(text: str) -> str:

@@ -76,6 +76,34 @@ def test_a_paused_turn_is_told_and_the_talk_goes_on(run: Any, environ: Any) -> N
 
 
 @pytest.mark.heavy
+def test_a_call_that_was_paused_is_found_again_in_the_same_chat(
+    terminal: Any, environ: Any
+) -> None:
+    environ(POLICY_ASK="calculator")
+    script = call("calculator", expression="1"), answer("Two."), answer("One.")
+    with ScriptedServer(*script) as server:
+        screen = terminal("chat", "--url", server.url)
+        screen.see("^>$")
+        screen.type("first?\r")
+        screen.see("p pause")
+        screen.type("p")
+        screen.see(r"an approval is due for calculator\s+\(/resume 2\S+\)")
+        screen.type("/resume\r")
+        screen.see(r"1. first\? \(2\S+,\s+paused: 1 approval\s+due\)")
+        screen.type("\n")
+        screen.see("^>$")
+        screen.type("second?\r")
+        screen.see(r"the call that waits stays behind: /resume\s+2\S+ goes back")
+        screen.see("Two")
+        screen.type("/resume\r")
+        screen.see(r"Two\.[\s\S]*1-1:")
+        screen.type("1\n")
+        screen.see(r"going on with[\s\S]*p pause")
+        screen.type("y")
+        screen.see("One")
+
+
+@pytest.mark.heavy
 def test_a_talk_goes_on_after_a_turn_that_a_full_disk_broke_off(run: Any) -> None:
     script = (answer(" ".join(map(str, range(6_000)))), answer("Two."), answer("One."))
     with ScriptedServer(*script) as server:

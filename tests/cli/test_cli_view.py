@@ -182,6 +182,34 @@ def test_the_reason_of_a_refusal_is_not_cut(every_step: bool) -> None:
     assert "/allow clock" in text
 
 
+def test_the_arguments_of_a_call_share_its_row_and_a_path_keeps_its_end() -> None:
+    path = "mlx_tools/backends/completions.py"
+    call = called("c1", "file_access", operation="read", path=path, from_line=201, lines=200)
+    shown = io.StringIO()
+    view = LiveView(steps=shown, answer=None, every_step=False)
+    for event in (call, returned("file_access", "x" * 90)):
+        view.show(event)
+    row, end = shown.getvalue().split("\n")
+    assert row.startswith("· file_access read, …kends/completions.py, 201, 200 → xxx")
+    assert len(row) <= 79 and not end
+    command = called("c1", "run_command", program="make", arguments=["-s", "all tests", "x" * 90])
+    for event in (command, returned("run_command", "fine")):
+        view.show(event)
+    assert "· run_command make, -s 'all tests' xxxxxx" in shown.getvalue()
+
+
+def test_a_call_that_is_written_for_long_says_how_much_and_for_how_long() -> None:
+    watched = Watched()
+    opened = events.CallOpened(turn=1, index=0, name="create_file")
+    parts = [events.ArgumentsPiece(turn=1, index=0, text="x" * 70)] * 2
+    watched.show(started(), opened)
+    watched.now += 3  # no tick: pieces come too fast for one
+    assert watched.show(*parts) == [
+        "\r· the model calls create_file … 3 s",
+        "\r· the model calls create_file, 100 characters … 3 s",
+    ]
+
+
 def test_the_reason_of_an_error_is_not_cut_to_a_row() -> None:
     missing = ErrorInfo("tool_error", "there is no many/beds/one.txt; the folder has plan.md")
     lines = Watched(every_step=False).show(
