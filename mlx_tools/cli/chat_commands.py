@@ -55,7 +55,7 @@ from mlx_tools.cli.output import (
     steerable,
     warn_all,
 )
-from mlx_tools.cli.saved_sessions import open_user_store, resolve_session
+from mlx_tools.cli.saved_sessions import describe_status, open_user_store, resolve_session
 from mlx_tools.cli.talk import ChatSession
 from mlx_tools.errors import UsageError, did_you_mean
 from mlx_tools.messages import json_line, replace
@@ -459,8 +459,6 @@ _MAX_ROWS: Final = 10
 
 
 def _resume(talk: ChatSession, name: str) -> None:
-    from mlx_tools.cli.sessions import describe_status
-
     store = open_user_store()
     if name:
         try:

@@ -23,10 +23,10 @@ from mlx_tools.app import (
 )
 from mlx_tools.cli import options
 from mlx_tools.cli.call_text import home_path, in_words
-from mlx_tools.cli.output import cut, note
+from mlx_tools.cli.output import count_noun, cut, note
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.policy import Policy, restriction
-from mlx_tools.store import RootName, SessionStore
+from mlx_tools.store import RootName, SessionStatus, SessionStore
 from mlx_tools.transcript import Header
 
 _GO_WITH: Final = frozenset(
@@ -173,3 +173,15 @@ def _narrowing_policy(run: RunOptions, options_given: options.Options) -> Policy
         one: True for one in switches if f"policy.{one}" in options_given and getattr(own, one)
     }
     return restriction(allow, **rules) if rules or allow != ("*",) else None
+
+
+def describe_status(status: SessionStatus) -> str:
+    """Return the state of a session, or how it ended, in words."""
+    text: str = status.state
+    if status.state == "stopped":
+        text += f": {in_words(status.reason).replace('_', ' ')}"
+    elif status.pending:
+        text += f": {count_noun(len(status.pending), 'approval')} due"
+    if status.in_doubt:
+        text += f", {count_noun(len(status.in_doubt), 'call')} in doubt"
+    return text

@@ -34,7 +34,7 @@ from mlx_tools.cli.output import (
     stdout,
 )
 from mlx_tools.cli.root import fails_as_json
-from mlx_tools.cli.saved_sessions import open_user_store
+from mlx_tools.cli.saved_sessions import describe_status, open_user_store
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.paths import expand_user
 from mlx_tools.store import (
@@ -333,18 +333,6 @@ def format_time(time: datetime, now: datetime) -> str:
     if days == 1:
         return "yesterday"
     return f"{time.day} {time:%b}" + (f" {time.year}" if time.year != now.year else "")
-
-
-def describe_status(status: SessionStatus) -> str:
-    """Return the state of a session, or how it ended, in words."""
-    text: str = status.state
-    if status.state == "stopped":
-        text += f": {in_words(status.reason).replace('_', ' ')}"
-    elif status.pending:
-        text += f": {count_noun(len(status.pending), 'approval')} due"
-    if status.in_doubt:
-        text += f", {count_noun(len(status.in_doubt), 'call')} in doubt"
-    return text
 
 
 def gist(status: SessionStatus) -> str:

@@ -56,8 +56,11 @@ if TYPE_CHECKING:
 
 
 def _resume_command() -> str:
-    """Return the command that goes on with a session: what is piped in ends before it is typed."""
-    return "/resume" if at_terminal() else RESUME_COMMAND
+    """Return the command that goes on with a session.
+
+    At a terminal it is typed in the chat, which a pipe has ended before.
+    """
+    return "/resume" if is_at_terminal() else RESUME_COMMAND
 
 
 def folders(configuration: Configuration) -> dict[str, str]:

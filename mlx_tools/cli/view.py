@@ -117,7 +117,7 @@ class LiveView:
         self._refusals: dict[str, str] = {}  # the reason by the call's id
         self._calls: list[tuple[str, str]] = []  # rows that a question to the user would repeat
         self._thought = 0  # characters
-        self._called_name, self._written = "", 0  # the call that is written, and its characters
+        self._open_name, self._open_chars = "", 0  # of the call that the model writes
         self._thoughts: PlainScreen | None = None
 
     @classmethod
@@ -166,10 +166,8 @@ class LiveView:
             case events.ToolStarted():
                 self._wait(event.call, f"  {event.name} runs …")
             case events.ToolProgress():
-                self._wait(
-                    event.call,
-                    f"  {event.name}: {describe_progress(event.message, event.fraction)} …",
-                )
+                progress = describe_progress(event.message, event.fraction)
+                self._wait(event.call, f"  {event.name}: {progress} …")
             case events.TurnEnded():
                 self._end_thought()
                 self._awaited.pop("", None)
@@ -187,15 +185,9 @@ class LiveView:
             case events.FormatBroken():
                 self._detail("yellow", f"! {_line(event.error.message)}")
             case events.CallOpened():
-                self._end_thought()
-                self._written = 0
-                self._wait("", f"· the model calls {event.name} …")
-                self._called_name = event.name
+                self._open_call(event.name)
             case events.ArgumentsPiece():
-                self._written += len(event.text)
-                hundreds = self._written // 100 * 100
-                size = f", {count_noun(hundreds, 'character')}" if hundreds else ""
-                self._wait("", f"· the model calls {self._called_name}{size} …")
+                self._add_arguments(event.text)
             case events.CallRead():
                 self._arguments[event.call] = event.arguments
                 repaired = f"  (repaired: {', '.join(event.repairs)})" if event.repairs else ""
@@ -247,6 +239,19 @@ class LiveView:
         self._end_thought()
         self._clear_row()
         self._end_answer()
+
+    # --- a call that the model writes ---
+
+    def _open_call(self, name: str) -> None:
+        self._end_thought()
+        self._open_name, self._open_chars = name, 0
+        self._wait("", f"· the model calls {name} …")
+
+    def _add_arguments(self, text: str) -> None:
+        self._open_chars += len(text)
+        hundreds = self._open_chars // 100 * 100
+        size = f", {count_noun(hundreds, 'character')}" if hundreds else ""
+        self._wait("", f"· the model calls {self._open_name}{size} …")
 
     # --- the answer, and the thoughts before it ---
 

@@ -128,7 +128,7 @@ def list_effects(specs: Mapping[str, ToolSpec], calls: list[ToolCall]) -> dict[s
 
 
 def specs_today(golden: Golden, registry: Registry | None = None) -> Mapping[str, ToolSpec]:
-    """Return the tools as this session would have them today, with those of a registry."""
+    """Return the tools that this session would have today, with those of a registry."""
     builtin = _builtin_specs(
         writable=any(RootName.parse(root).writable for root in golden.header.roots)
     )
