@@ -228,7 +228,7 @@ async def check_abilities(client: CompletionsBackend, tokens: Sequence[str]) -> 
             checks.append(await probe())
         except MlxToolsError as error:
             name = probe.__name__.replace("_", " ")
-            checks.append(Check(name, "skip", f"cannot be told: {error.message}"))
+            checks.append(Check(name, "skip", f"unknown: {error.message}"))
     return checks
 
 

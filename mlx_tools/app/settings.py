@@ -39,7 +39,7 @@ def _no_wildcards(value: Any) -> None:
     """Refuse texts with ``*``: each text is compared as a whole."""
     for text in value:
         if "*" in text:
-            raise UsageError(f"{text[:80]!r}: * stands for nothing here, write each one whole")
+            raise UsageError(f"{text[:80]!r}: * is no wildcard here; write each name in full")
 
 
 def _database(value: Any) -> None:
@@ -249,7 +249,7 @@ class ToolSettings(Section, frozen=True):
         Literal["off", "run", "session"],
         Setting(
             "stricter",
-            "How long what a call that only reads was answered serves the same call again, if "
+            "How long the result of a call that only reads is used for the same call again, if "
             "nothing was changed since: for one question, or for all of a session",
             run="cache",
         ),
@@ -323,7 +323,7 @@ class Routing(Section, frozen=True):
         bool,
         Setting(
             "only_false",
-            "Whether questions may go to a local model by way of a prompt",
+            "Whether a local model may be asked by a prompt, without its server's function calling",
             env="ROUTING_LOCAL_ENABLED",
         ),
     ]
@@ -334,7 +334,7 @@ class BackendSettings(Section, frozen=True):
         BackendKind,
         Setting(
             "never",
-            "Where the model runs: on a completions server that is up, on one that is started for "
+            "Where the model runs: on a running completions server, on one that is started for "
             "the run, in this process (local), on a server that is asked by its own function "
             "calling (native), or (auto) at the named address, else by the gateway where it runs, "
             "else on the server that answers on this machine, else the embedded model is started",
@@ -392,8 +392,8 @@ class Model(Section, frozen=True):
         StyleChoice,
         Setting(
             "any",
-            "How the model is told to write its messages; native as its own template has it, auto "
-            "as measured, else jsonl",
+            "How the model writes its messages; native is the form of its own template, auto the "
+            "measured one, else jsonl",
             option="--style STYLE",
             group="writing",
             run="style",
@@ -486,7 +486,7 @@ class PromptSection(Section, frozen=True):
         Text | None,
         Setting(
             "never",
-            "Who the model is told to be; stands in place of the built-in words",
+            "Who the model is; replaces the built-in words",
             option="--system,-s TEXT",
             group="writing",
             allowed="text",
@@ -497,7 +497,7 @@ class PromptSection(Section, frozen=True):
         Text,
         Setting(
             "any",
-            "What the model is told of the project; never read as instructions",
+            "A text about the project for the model; never read as instructions",
             allowed="text",
             run="project_context",
         ),
@@ -554,7 +554,7 @@ class GatewaySettings(Section, frozen=True):
         Names,
         Setting(
             "never",
-            "Names besides those of loopback by which clients may reach the gateway",
+            "Further host names by which clients may reach the gateway, besides loopback",
             option="--allow-host H",
             group="gateway",
             allowed="a list of host names, without wildcards",
@@ -579,8 +579,7 @@ class GatewaySettings(Section, frozen=True):
         Literal["whole", "compact"],
         Setting(
             "never",
-            "What the model is told of a client's tools: all descriptions, or one line of each "
-            "tool",
+            "How a client's tools are described to the model: in full, or in one line each",
         ),
     ]
     approvals: Annotated[
@@ -595,13 +594,13 @@ class GatewaySettings(Section, frozen=True):
         dict[str, Name],
         Setting(
             "never",
-            "Other names that clients may ask models by, with the model each stands for; `*` in a "
-            "name is any text, `default` is the first model",
+            "Further names of models that clients may use, each with the model it means; `*` in "
+            "a name is any text, `default` is the first model",
             allowed='a table such as { "gpt-*" = "default" }',
         ),
     ]
     any_model: Annotated[
-        bool, Setting("never", "Whether a gateway of one model answers to any name with it")
+        bool, Setting("never", "Whether a gateway with one model accepts any name for it")
     ]
 
 

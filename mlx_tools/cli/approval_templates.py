@@ -46,8 +46,8 @@ def list_templates(as_lines: AsJsonLines = False) -> None:
         note("there are no approval templates")
     if strangers := file.foreign_count:
         note(
-            f"{count_noun(strangers, 'entry')} of {file.path} was not added here, and holds "
-            "nothing (approvals revoke --all removes it)"
+            f"{count_noun(strangers, 'entry')} of {file.path} was not added here, and has "
+            "no effect (approvals revoke --all removes it)"
         )
 
 
@@ -92,11 +92,11 @@ def add(
     if not roots and "execute" in tool_found.spec.possible_effects:
         raise UsageError(
             f"{tool} may run programs, in whatever folders a run has",
-            hint="name those in which this holds: --root DIR",
+            hint="name the folders that it is for: --root DIR",
         )
     if not yes:
         show_all(map(TextLine, _lines(template)))
-    if not confirm("Add this standing yes?", yes, warning="nothing was added"):
+    if not confirm("Add this approval template?", yes, warning="nothing was added"):
         return EXIT_STOPPED
     added = approval_templates(open_user_store()).add(template)
     print_text("\n".join(_lines(added)))
@@ -107,7 +107,11 @@ def add(
 def revoke(
     ids: Annotated[
         list[str] | None,
-        argument("ID…", "The templates, as list shows them.", autocompletion=template_ids),
+        argument(
+            "ID…",
+            "The ids of templates, as approvals list shows them.",
+            autocompletion=template_ids,
+        ),
     ] = None,
     revoke_all: Annotated[bool, option("--all", "All of them.")] = False,
 ) -> None:
@@ -118,7 +122,7 @@ def revoke(
     revoked = file.revoke(None if revoke_all else requested)
     if revoked < len(requested):
         raise UsageError(
-            f"{count_noun(revoked, 'template')} revoked; the other ids name none",
+            f"{count_noun(revoked, 'template')} revoked; there are no templates with the other ids",
             hint="mlx-tools approvals list",
         )
     complain(f"{count_noun(revoked, 'template')} revoked", kind="done")
@@ -135,7 +139,7 @@ def _arguments(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any
     for word in words:
         parts = re.fullmatch(r"([^=:]+)(:?=)(.*)", word, re.DOTALL)
         if parts is None:
-            raise UsageError(f"{word!r} says nothing of an argument", hint="write ARGUMENT=PATTERN")
+            raise UsageError(f"{word!r} is not ARGUMENT=PATTERN", hint="write ARGUMENT=PATTERN")
         name, sign, pattern = parts.groups()
         if name not in properties or name in patterns:
             fault = "is said twice" if name in patterns else "is no argument of it"
@@ -143,7 +147,7 @@ def _arguments(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any
         patterns[name] = pattern if sign == "=" else parse_json(pattern, f"{name}:=")
     if missing := [name for name in schema.get("required") or () if name not in patterns]:
         raise UsageError(
-            f"a call always has {', '.join(missing)}, and this says nothing of it",
+            f"a call always has {', '.join(missing)}, and no pattern for it was given",
             hint=f"{missing[0]}=* stands for any value",
         )
     return patterns

@@ -148,7 +148,7 @@ IN_DOUBT: Final = (
 )
 """The warning about a call whose end is unknown."""
 SUSPECT: Final = (
-    "The call was mended, stood beside other text, or stands in what a tool said: the model may "
+    "The call was mended, came with other text, or was copied from a tool's output: the model may "
     "never have meant it."
 )
 """The warning about a call that the model may not have meant."""
@@ -277,7 +277,7 @@ def _warnings(request: ApprovalRequest) -> Iterator[TextLine]:
         or _CONTROL.search(text)
         or escape_invisible(preview) != preview
     ):
-        yield TextLine("! It holds characters that are not seen, here written \\u…", "yellow")
+        yield TextLine("! It has invisible characters, shown here as \\u…", "yellow")
 
 
 def omission(request: ApprovalRequest) -> str:

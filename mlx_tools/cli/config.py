@@ -97,7 +97,7 @@ def set_value(
     text = " ".join(words)
     if row is not None and row.setting.secret and text.strip():
         raise UsageError(
-            f"{key} is a secret, and others can see what stands on a command line",
+            f"{key} is a secret, and others on this machine can see command lines",
             hint=f"mlx-tools config edit, or {row.env}",
         )
     value = config.read_typed(key, text)

@@ -219,7 +219,7 @@ async def _check(
         if native_verdict is not None and native_verdict.passed:
             findings.checks[:] = map(_excuse_completion, findings.checks)
     except MlxToolsError as error:
-        findings.checks.append(Check("native calls", "skip", f"cannot be told: {error.message}"))
+        findings.checks.append(Check("native calls", "skip", f"unknown: {error.message}"))
     try:
         findings.route = await choose_route(run, selected)
         detail = f"{findings.route.path}: {findings.route.reason}"

@@ -23,7 +23,7 @@ def note_left_out(autostart: Autostart) -> None:
 def tell_left(remaining: list[str]) -> int:
     """Tell the user what the system refused, and is left for them to do."""
     for command in remaining:
-        complain(f"this did not work, and is left to do: {command}", kind="warning")
+        complain(f"this did not work; do it by hand: {command}", kind="warning")
     return EXIT_STOPPED if remaining else EXIT_OK
 
 

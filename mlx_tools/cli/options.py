@@ -82,7 +82,7 @@ RequireTools = Annotated[
     str,
     option(
         "--require-tools A,B",
-        "Fail before the model is asked anything where one of these may not be called.",
+        "Fail at once, before the model is asked, if one of these tools may not be called.",
         rich_help_panel="Tools",
         autocompletion=tool_names,
     ),

@@ -102,7 +102,7 @@ def find_blanks(text: str) -> list[str]:
     """
     template = Template(text)
     if not template.is_valid():
-        raise UsageError("a $ stands before no name", hint="write $NAME, and $$ for a $")
+        raise UsageError("a $ is not followed by a name", hint="write $NAME, and $$ for a $")
     return template.get_identifiers()
 
 

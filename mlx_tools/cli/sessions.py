@@ -101,7 +101,7 @@ def show(
         lines = [*title(listed), *conversation(records), *waiting(listed.status)]
     except (AttributeError, TypeError, ValueError):
         raise TranscriptError(
-            f"the transcript of {session} is damaged: a record holds what it should not",
+            f"the transcript of {session} is damaged: a record has a wrong value",
             hint=f"mlx-tools sessions show {session} --json prints it as it is",
         ) from None
     for colour, line in lines:
@@ -122,7 +122,7 @@ def resume(
         ),
     ] = None,
     approve_all: Annotated[
-        bool, option("--approve-all", "All that wait, but none that is in doubt.")
+        bool, option("--approve-all", "Approve all calls that wait, except calls in doubt.")
     ] = False,
     deny: Annotated[
         list[str] | None, option("--deny CALL", "Refuse this call. May be repeated.")

@@ -379,7 +379,10 @@ class ChatSession:
         stack.close()
         name, form = self._format()
         if form != old_format[1] and any(True for _ in self.past_records):
-            note(f"its chat format is another ({name}): a new beginning, with all that was said")
+            note(
+                f"its chat format is another ({name}): the whole conversation is sent again in "
+                "that format"
+            )
 
     def _format(self) -> tuple[str, ChatFormat | None]:
         """Return the name of the prompts' chat format and the format.

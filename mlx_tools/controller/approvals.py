@@ -53,8 +53,8 @@ APPROVAL_HOLDS: Final = timedelta(days=7)
 """The time within which an approval can be given: a weekend and a short illness. After a longer
 time nobody remembers what was shown."""
 _MAX_CLOCK_ERROR: Final = timedelta(minutes=5)
-"""The time by which a clock may be set back and still be believed. Clocks set by the network move
-by seconds, those of virtual machines after a sleep by a few minutes."""
+"""The time that a clock may be set back and still be believed. Network clocks move by seconds,
+those of virtual machines after a sleep by a few minutes."""
 _EDITS: Final = 3
 """Answers with impossible arguments that an approver may give before it is asked no more. A person
 slips once or twice; a faulty program would go on forever."""

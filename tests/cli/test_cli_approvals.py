@@ -63,7 +63,7 @@ def test_a_project_brings_none(run: Any, home: Path, root: Path) -> None:
     ("given", "said"),
     [
         (("no_such_tool",), "no_such_tool"),
-        (("notes_create", "title"), "says nothing of an argument"),
+        (("notes_create", "title"), "is not ARGUMENT=PATTERN"),
         (("notes_create", "titel=x", "content=*"), "'titel' is no argument of it"),
         (("notes_create", "title=x", "title=y"), "is said twice"),
         (("notes_create", "title=x"), "always has content"),
@@ -79,14 +79,14 @@ def test_what_is_no_shape_of_a_call_is_refused(run: Any, given: tuple[str, ...],
 
 
 def test_ids_that_name_none_are_told(run: Any) -> None:
-    assert "name none" in run("approvals", "revoke", "abc").error
+    assert "there are no templates with" in run("approvals", "revoke", "abc").error
     assert run("approvals", "revoke").code == EXIT_USAGE
 
 
 def test_a_person_sees_what_is_meant_before_it_holds(terminal: Any, home: Path, root: Path) -> None:
     shape = ["file_access", "operation=write", "path=drafts/\u202e*", "content=*"]
     screen = terminal("approvals", "add", *shape, "--root", f"{root}:rw")
-    shown = screen.see("Add this standing yes?")
+    shown = screen.see("Add this approval template?")
     assert 'path: "drafts/\\u202e*"' in shown and "content: anything" in shown
     assert not (home / "config" / "approvals.json").exists()
     screen.type("y")
