@@ -641,9 +641,9 @@ def test_what_must_be_known_before_a_yes_is_a_line_each() -> None:
     assert "Run create_file AGAIN? " in brief(in_doubt=True)
     assert "may have done its work" in brief(in_doubt=True)
     for unseen in ("\u202e", "\x1b", "\x7f", "\u3164"):
-        assert "not seen" in brief(arguments={"x": f"a{unseen}"})
-        assert "not seen" in brief(preview=f"@@ @@\n+a{unseen}")
-    assert "not seen" not in brief(arguments={"x": 'a\\u001b \\b "한국어"\n\t'})
+        assert "invisible" in brief(arguments={"x": f"a{unseen}"})
+        assert "invisible" in brief(preview=f"@@ @@\n+a{unseen}")
+    assert "invisible" not in brief(arguments={"x": 'a\\u001b \\b "한국어"\n\t'})
     preview = "--- a\n+++ a\n@@ -1,9 +1,200 @@\n" + "-old\n" * 9 + "+new\n" * 200
     long = brief(preview=preview)
     assert "! This is the beginning of 212 lines (+200 -9); d shows all" in long
