@@ -448,7 +448,7 @@ def test_a_model_of_another_chat_format_begins_anew_with_what_was_said(run: Any)
     assert "<|start_header_id|>" in after
     for said in ("first?", "6*7", "42", "One."):
         assert said in after
-    told = [line for line in result.err.splitlines() if "a new beginning" in line]
+    told = [line for line in result.err.splitlines() if "sent again in that format" in line]
     assert len(told) == 2 and all("its chat format is another (" in line for line in told)
     assert "(llama" in told[0] and "(plain)" in told[1]  # not before anything was said
 

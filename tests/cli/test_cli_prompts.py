@@ -53,7 +53,7 @@ def test_what_cannot_be_asked_says_why(prompts: NamedPrompts) -> None:
     with pytest.raises(UsageError, match="there is no prompt revew") as unknown:
         fill_prompt("revew", [], prompts)
     assert "review" in (unknown.value.hint or "")
-    with pytest.raises(UsageError, match="no name"):
+    with pytest.raises(UsageError, match="not followed by a name"):
         prompts.write("five", "It costs $5.")
     for name in ("", "../x", "a/b", ".x", "a" * 65, "ä"):
         with pytest.raises(UsageError, match="is no name"):
