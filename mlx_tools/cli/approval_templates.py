@@ -1,4 +1,4 @@
-"""`mlx-tools approvals`: a person's approvals in advance, for calls of some shape.
+"""`mlx-tools approvals`: approvals in advance, for calls of a certain shape.
 
 See `mlx_tools.policy.approval_template`.
 """
@@ -28,13 +28,13 @@ from mlx_tools.store import RootName
 app = typer.Typer(add_completion=False)
 
 DAYS: Final = 30
-"""Days that a template holds by default: a choice, so that a forgotten one ends."""
+"""Days that a template is valid by default: a choice, so that a forgotten one ends."""
 _MAX_DAYS: Final = 366
 
 
 @app.command(name="list")
 def list_templates(as_lines: AsJsonLines = False) -> None:
-    """List the templates that hold, the oldest first."""
+    """List the templates that are valid, the oldest first."""
     file = approval_templates(open_user_store())
     templates = file.templates(datetime.now(UTC))
     for template in templates:
@@ -73,7 +73,7 @@ def add(
     *,
     options_given: options.Options,
 ) -> int:
-    """Add a standing yes for calls of one tool, as their arguments are."""
+    """Approve calls of one tool in advance, by patterns for their arguments."""
     configuration, now = options.load(options_given), datetime.now(UTC)
     registry = build_registry(configuration)
     tool_found = registry.get(tool)
@@ -115,7 +115,7 @@ def revoke(
     ] = None,
     revoke_all: Annotated[bool, option("--all", "All of them.")] = False,
 ) -> None:
-    """Take templates back: from now on their calls are asked about again."""
+    """Remove templates: from now on their calls are asked about again."""
     if revoke_all == bool(ids):
         raise UsageError("which templates?", hint="name their ids, or say --all")
     file, requested = approval_templates(open_user_store()), frozenset(ids or ())

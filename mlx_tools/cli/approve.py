@@ -62,7 +62,7 @@ def choose_approver(configuration: Configuration, user: Approver) -> Approver:
 
 
 def _is_plain(request: ApprovalRequest) -> bool:
-    """Return True if a consent that was not given for this call alone may cover it."""
+    """Return True if a consent that covers more than this call may cover it."""
     return not (request.suspect or request.in_doubt)
 
 

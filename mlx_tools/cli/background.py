@@ -43,15 +43,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _END_SECONDS: Final = 10.0
-"""Seconds without an event after which a cancelled run is left alone.
+"""Seconds without an event after which a cancelled run is abandoned.
 
-A choice: a tool that does not end must not keep the user from the prompt.
-"""
+A choice: a tool that does not end must not keep the user from the prompt."""
 
 _TICK: Final = 0.1
-"""Seconds between two updates of the view, and looks for signals, while nothing happens."""
+"""Seconds between two updates of the view, and checks for signals, while nothing happens."""
 _POLL_SECONDS: Final = 0.02
-"""Seconds between two looks for a question while a backend is opened."""
+"""Seconds between two checks for a question while a backend is opened."""
 
 
 def wait_for(future: Future[T]) -> T:

@@ -1,12 +1,12 @@
 r"""The text that a person decides about: exact, complete, and impossible to forge.
 
-A character that a terminal would obey, or that would not be seen, is written as JSON writes it:
+A character that a terminal would obey, or that is invisible, is written as JSON writes it:
 ``\u202e``. Sixteen or more of one escape or of spaces are written once, with their number:
-``\u0020{10000}``. So nothing can be pushed out of sight by characters that show nothing. The text
-still has one meaning only: a brace that follows an escape is itself written ``\u007b``.
+``\u0020{10000}``. So invisible characters cannot push anything out of sight. The text still has one
+meaning only: a brace that follows an escape is itself written ``\u007b``.
 
 Every row that the model or a file wrote begins with ``| ``, or ``: `` if a line continues. So no
-such text can look like a line of ours, whatever it holds and however wide the screen is.
+such text can look like a line of mlx-tools, whatever it holds and however wide the screen is.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def format_value(value: Any) -> str:
 def in_words(text: str) -> str:
     """Return a text on one line.
 
-    Control characters, unseen ones and long runs of spaces escaped.
+    Control characters, invisible ones and long runs of spaces are escaped.
     """
     return _SPACES.sub(lambda run: f"{_SPACE}{{{len(run[0])}}}", escape_invisible(text))
 
@@ -115,7 +115,7 @@ def _fold_run(match: re.Match[str]) -> str:
 
 
 def escape_invisible(text: str) -> str:
-    """Return a text in which characters that are not plainly seen are JSON escapes."""
+    """Return a text in which characters that are not clearly visible are JSON escapes."""
     return escape_unseen(text, FOR_DECISIONS, as_json_escape)
 
 
@@ -127,7 +127,8 @@ MAX_ARGUMENTS: Final = 8
 """Arguments that the line of a call names; the others are counted."""
 
 _WRAPPED_FROM_COLUMNS: Final = 40
-"""Columns from which on our own lines are wrapped between words; narrower screens waste no room."""
+"""Columns from which the lines of mlx-tools are wrapped between words; narrower screens waste no
+room."""
 _SHORT: Final = 32
 """Columns of an argument that is shown whole in the line of a call, even if that takes one more
 row."""
@@ -162,7 +163,7 @@ class TextLine(Struct, frozen=True):
     foreign: bool = False
     """The model or a file wrote it."""
     is_opened: bool = False
-    """Words of ours come before the foreign text."""
+    """Words of mlx-tools come before the foreign text."""
 
 
 def get_screen_size(screen: TextIO) -> os.terminal_size:
@@ -213,10 +214,7 @@ _RESERVED_ROWS: Final = 4
 
 
 def _beginnings(arguments: Mapping[str, Any], room: int) -> tuple[str, bool]:
-    """Return the arguments in about ``room`` columns.
-
-    And True if they are complete there.
-    """
+    """Return the arguments in about ``room`` columns, and True if they are complete."""
     items = [_item(key, value) for key, value in list(arguments.items())[:MAX_ARGUMENTS]]
     short = [cells(text) + 2 for text, length in items if not length]
     share = (room - sum(short)) // max(1, len(items) - len(short)) - len(_MORE_SUFFIX)

@@ -93,7 +93,7 @@ def _talk(run: RunOptions, saved: SavedSession | None = None) -> int:
         except ResumeChat as wanted:
             left, saved, run = wanted, wanted.saved, wanted.saved.run
         except MlxToolsError as error:
-            # At a keyboard an open chat reports its errors itself, so this one was not opened.
+            # At a keyboard an open chat reports its errors itself, so this one was never opened.
             if left is None or not sys.stdin.isatty():
                 raise
             complain(str(error))
@@ -197,7 +197,7 @@ def say(talk: ChatSession, text: str) -> Outcome | None:
     try:
         return talk.ask(question, untyped_suffix_chars=file_chars + output_chars)
     finally:
-        # A question that could not be asked leaves the outputs to the next one.
+        # A question that could not be asked leaves the outputs for the next one.
         if talk.last_question is not None and talk.last_question.content == question:
             talk.outputs.clear()
 

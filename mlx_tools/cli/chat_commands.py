@@ -346,7 +346,8 @@ def _save(talk: ChatSession, words: str) -> str:
             try:
                 file.write(f"{text}\n")
                 file.flush()
-            except OSError:  # else a second try would find the beginning that the first one left
+            # otherwise a second attempt would find the beginning that the first one left
+            except OSError:
                 path.unlink()
                 raise
     except OSError as error:

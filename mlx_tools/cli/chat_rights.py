@@ -92,7 +92,7 @@ def permissions(talk: ChatSession) -> list[Permission]:
 
 
 def _forbidden(configuration: Configuration, spec: ToolSpec) -> str:
-    """Return who forbids a tool that these settings would allow, and why; else empty."""
+    """Return what forbids a tool that the chat would allow, and why; else empty."""
     denied = find_denial(configuration.policy(), spec)
     if denied is None:
         return ""
@@ -119,7 +119,7 @@ def show_tools(talk: ChatSession, _: str) -> None:
 
 
 def allow_tools(talk: ChatSession, words: str) -> None:
-    """Allow tools, as far as nothing above the chat forbids them."""
+    """Allow tools, as far as no setting above the chat forbids them."""
     registry, configuration = talk.controller.registry, talk.configuration
     names = _tools_named(talk, words)
     denied = [

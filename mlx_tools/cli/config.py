@@ -119,7 +119,7 @@ def path() -> None:
 
 @app.command()
 def edit() -> int:
-    """Change your file in your editor; it is checked before it counts."""
+    """Change your file in your editor; it is checked before it takes effect."""
     if not is_at_terminal():
         raise UsageError("an editor needs a terminal", hint="mlx-tools config set KEY VALUE")
     old_text = text = read_user_text()

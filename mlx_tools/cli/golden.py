@@ -208,8 +208,8 @@ def _note_missing_tools(checks: Sequence[GoldenCheck]) -> None:
 def accept(paths: Paths = None, yes: options.Yes = False, *, options_given: options.Options) -> int:
     """Bring transcripts up to date: shows what changes, asks, and writes.
 
-    Exit code 1 where one is damaged, or what was recorded does not suffice: it is told of and left
-    alone.
+    Exit code 1 if a transcript is damaged, or if its recording does not suffice: it is reported and
+    left as it is.
     """
     found, code = [], EXIT_OK
     changes: list[tuple[str, str]] = []
@@ -342,7 +342,7 @@ def record(
 
 
 def _warn_if_unexpected(golden: Golden) -> None:
-    """Note what of the recorded run is not as expected; a replay does not check that."""
+    """Note the expectations that the recorded run does not meet."""
     outcomes = golden.golden.outcomes
     wanted = expectations(golden.golden.expect, outcomes)
     pairs = zip(wanted, outcomes, strict=True)
@@ -411,7 +411,7 @@ def _target(folder: Path, name: str) -> Path:
 
 
 def _expected(text: str) -> Sequence[Any]:
-    """Return what a live check wants, as it was typed. Raises `UsageError`."""
+    """Return the typed expectations of a live check. Raises `UsageError`."""
     if not text:
         return ()
     if text.startswith("@"):
@@ -489,7 +489,7 @@ def _show_names(names: Sequence[str]) -> None:
 
 def _show_differences(differences: Sequence[Difference], with_place: bool = True) -> None:
     """Print the first few differences with their diffs, in colours."""
-    if not with_place:  # it is that of the first transcript alone
+    if not with_place:  # the difference is that of the first transcript only
         differences = [replace(difference, location="") for difference in differences]
     for line in difference_lines(differences):
         colour = {"  -": "red", "  +": "green"}.get(line[:3], "" if line[:1] == " " else "bold")

@@ -36,13 +36,13 @@ from mlx_tools.store import private_part
 T = TypeVar("T")
 
 MAX_BYTES = 64 * 1024 * 1024
-"""More than this is no question, completion or list of tools, but a mistake."""
+"""Bytes of an input, at most: a larger one is a mistake, and no question, completion or list."""
 
 _OPEN_FILE = re.compile(r"/dev/(?:stdin|fd/[0-9]+)|/proc/self/fd/[0-9]+")
 """Paths of files that this process was started with."""
 
 _SILENCE_SECONDS = 3.0
-"""Seconds of silence after which a person reads what the program waits for."""
+"""Seconds of silence after which a person is told what the program waits for."""
 
 
 def read_bytes(path: Path | None) -> bytes:
@@ -255,7 +255,8 @@ def read_key(
     Raises:
         KeyboardInterrupt: Ctrl-C.
     """
-    from prompt_toolkit.input.vt100_parser import Vt100Parser  # slow, so before the question
+    # slow, so it comes before the question
+    from prompt_toolkit.input.vt100_parser import Vt100Parser
 
     keys: list[str] = []
     parser = Vt100Parser(lambda press: keys.append(press.key))

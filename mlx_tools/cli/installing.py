@@ -1,4 +1,4 @@
-"""The parts of commands that have the program started with each session."""
+"""The parts of commands that start the program with each session of the user."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def note_left_out(autostart: Autostart) -> None:
 
 
 def tell_left(remaining: list[str]) -> int:
-    """Tell the user what the system refused, and is left for them to do."""
+    """Show the user the steps that the system refused, to be done by hand."""
     for command in remaining:
         complain(f"this did not work; do it by hand: {command}", kind="warning")
     return EXIT_STOPPED if remaining else EXIT_OK

@@ -292,7 +292,7 @@ class _Keyboard(Vt100Input):
 class _LineDisplay(Processor):
     """Shows tabs as spaces, escapes what a terminal would obey, and cuts long lines.
 
-    Of such a line the part around the cursor is shown. A folded text is shown by its size.
+    Of a long line the part around the cursor is shown. A folded text is shown by its size.
     """
 
     def __init__(self, pastes: Pastes) -> None:

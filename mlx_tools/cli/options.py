@@ -1,7 +1,7 @@
 """Options that set settings, made from the table of settings.
 
-A command names its settings. Typed values go, as they were typed, into the last layer of the
-configuration, which checks them as it checks a file.
+A command names its settings. Typed values go unchanged into the last layer of the configuration,
+which checks them like a file.
 """
 
 from __future__ import annotations

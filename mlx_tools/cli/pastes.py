@@ -24,7 +24,7 @@ class Pastes:
         self._texts: dict[str, str] = {}
 
     def fold(self, text: str) -> str:
-        """Return what stands in the line for a pasted text: one character if it is long."""
+        """Return the text in the line for a pasted text: one character if it is long."""
         if len(text) < FOLDED_CHARS and len(text.splitlines()) < FOLDED_LINES:
             return text
         mark = chr(_FIRST + len(self._texts))
@@ -36,11 +36,11 @@ class Pastes:
         return "".join(self._texts.get(char, char) for char in text) if self._texts else text
 
     def ends(self, text: str) -> bool:
-        """Return True if a folded text stands at the end."""
+        """Return True if the line ends with a folded text."""
         return text[-1:] in self._texts
 
     def label(self, char: str) -> str | None:
-        """Return the label of a character that stands for a text; None for any other."""
+        """Return the label of a character that represents a text; None for any other."""
         text = self._texts.get(char)
         if text is None:
             return None

@@ -1,7 +1,7 @@
 """Reads the texts of a command line without pydantic.
 
-From 0.29 on typer makes a pydantic adapter for each parameter, also for those that nobody typed.
-The import of pydantic takes longer than all that a short command does.
+From 0.29 on typer makes a pydantic adapter for each parameter, even for those that nobody typed.
+The import of pydantic takes longer than a whole short command.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def read_plainly(parameters: Iterable[Any]) -> None:
 
 
 class _PlainValues:
-    """Reads the value of a parameter; typer's adapter reads what is no text."""
+    """Reads the value of a parameter; typer's adapter reads any value that is no text."""
 
     def __init__(self, annotation: Any, make_adapter: Callable[[], Any]) -> None:
         self._annotation, self._make_adapter = annotation, make_adapter

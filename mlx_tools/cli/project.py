@@ -16,21 +16,21 @@ from mlx_tools.store import RootName
 FILE_NAME: Final = "AGENTS.md"
 
 MAX_CHARS: Final = 8_000
-"""Some 2,000 tokens, which stand in every prompt: an eighth of a context of 16,000."""
+"""Some 2,000 tokens, which are in every prompt: an eighth of a context of 16,000."""
 
 _MAX_BYTES: Final = 1 << 20
 
 
 def with_project(run: RunOptions) -> RunOptions:
-    """Return the options of a run that is told what its project says to agents."""
+    """Return the options of a run whose model gets the project's instructions."""
     return replace(run, configuration=with_instructions(run.configuration))
 
 
 def with_instructions(configuration: Configuration) -> Configuration:
-    """Return settings with what the project says to agents, as text for the prompt.
+    """Return settings with the project's instructions, as text for the prompt.
 
-    It is the text of others: what may run, and what asks first, is decided without it. A text that
-    the user has set himself stays in its place.
+    The text comes from others: it has no part in deciding what may run, and what asks first. A text
+    that the user has set stays in its place.
     """
     if configuration.settings.prompt.project_context.strip():
         return configuration

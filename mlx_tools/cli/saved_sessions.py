@@ -1,8 +1,7 @@
 """Continues a saved session.
 
-Its transcript says how, the command line only narrows or decides.
-
-If the configuration has changed since the session was begun, it can only take power away.
+Its transcript has the settings; the command line only narrows or decides. If the configuration has
+changed since the session was begun, it can only take power away.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ They name its server's present address and the approver, or take power away for 
 """
 
 _MAX_SESSIONS: Final = 200
-"""Sessions among which this folder's last conversation is looked for: each takes a look into the
-index, and 200 of them less than a tenth of a second."""
+"""Sessions that are searched for this folder's last conversation: each costs a look into the index,
+and 200 of them less than a tenth of a second."""
 
 
 def open_user_store() -> SessionStore:
@@ -130,14 +129,14 @@ def _by_last_update(store: SessionStore) -> Iterator[str]:
 
 
 def describe_resumed(header: Header) -> str:
-    """Return in words which session goes on, and its folder if it is another one."""
+    """Return in words which session is continued, and its folder if it is another one."""
     is_elsewhere = header.folder not in ("", working_directory())
     of_folder = f" of {home_path(header.folder)}" if is_elsewhere else ""
     return f"going on with {header.session}{of_folder}"
 
 
 def tell_resumed(saved: SavedSession) -> None:
-    """Note which session goes on, and its first question."""
+    """Note which session is continued, and its first question."""
     question = " ".join(open_user_store().summary(saved.header.session).status.question.split())
     note(f"{describe_resumed(saved.header)}: {cut(in_words(question), 60)}")
 
@@ -152,8 +151,9 @@ def load_session(session: str, options_given: options.Options) -> SavedSession:
     run = options.run_options({**begun, **options_given})
     other = None
     if "backend.url" in begun and "backend.url" not in options_given:
-        # Where the model runs is no part of what was approved: the environment is asked first, as
-        # it is said for this command; the user's file where the recorded address does not answer.
+        # The address of the model is no part of what was approved. An address in this command's
+        # environment comes first, and the user's file is used if the recorded address does not
+        # answer.
         origins = config.load().origins.get("backend.url", ())
         kind = origins[-1].kind if origins else ""
         if kind in ("environment", "user"):

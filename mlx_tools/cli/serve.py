@@ -41,8 +41,8 @@ def serve(context: typer.Context, *, options_given: options.Options) -> None:
 
     with require_extra("gateway", "the gateway"):
         from mlx_tools.gateway import serve
-    # A command ends before its garbage counts (`mlx_tools.cli.root.run`); clients of a server that
-    # come and go leave rings of objects, which are to be found while they are few.
+    # A command ends before its garbage matters (`mlx_tools.cli.root.run`). Clients of a server that
+    # come and go leave cycles of objects, which should be collected while they are few.
     gc.freeze()
     gc.set_threshold(700, 5, 5)
     anyio.run(serve, run, key, note)

@@ -286,9 +286,8 @@ def _describe_copy(report: CopyReport) -> str:
 
 
 # --- a session in words ---------------------------------------------------------------------------
-#
 # Text of a model, a tool or a file is escaped, so that no terminal obeys it, and indented below a
-# line of ours that says what it is.
+# heading line of mlx-tools.
 
 QUESTION_CHARS: Final = 60
 """Characters of a question in a list. A choice: a list is for finding a session, not for reading
