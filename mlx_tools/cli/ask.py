@@ -66,7 +66,7 @@ def ask(
         ),
     ] = None,
     prompt: PromptName = None,
-    continue_last: options.ContinueLast = False,
+    latest: options.ContinueLast = False,
     session: options.SessionGiven = None,
     tool_choice: options.ToolChoice = "auto",
     require_tools: options.RequireTools = "",
@@ -91,9 +91,7 @@ def ask(
     options_given: options.Options,
 ) -> int:
     """Answer one question and return the exit code of how it ended."""
-    talk, choice = _pick_session(
-        continue_last, session, options_given, tool_choice, require_tools, schema
-    )
+    talk, choice = _pick_session(latest, session, options_given, tool_choice, require_tools, schema)
     text, piped = _question(_read_question(question, prompt))
     is_plain = not (as_json or as_events)
     view = LiveView.for_process(steps=steps, answer=is_plain)
@@ -125,7 +123,7 @@ def ask(
 
 
 def _pick_session(
-    continue_last: bool,
+    latest: bool,
     session: str | None,
     options_given: options.Options,
     tool_choice: str,
@@ -133,12 +131,12 @@ def _pick_session(
     schema: Path | None,
 ) -> tuple[SavedSession | NewSession, str | None]:
     """Return the session of a question, and the tool choice for this question only."""
-    if continue_last or session is not None:
+    if latest or session is not None:
         from mlx_tools.cli.saved_sessions import refuse_options, resolve_session, tell_resumed
 
         refuse_options(schema=schema, require_tools=require_tools)
-        saved = resolve_session(session, continue_last, options_given)
-        if continue_last:
+        saved = resolve_session(session, latest, options_given)
+        if latest:
             tell_resumed(saved)
         return saved, None if tool_choice == "auto" else tool_choice
     run = with_project(options.run_options(options_given, tool_choice, require_tools))

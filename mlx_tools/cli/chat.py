@@ -57,7 +57,7 @@ _MAX_RECAP_CHARS: Final = 300
 @app.command()
 @options.with_settings(*options.ASK)
 def chat(
-    continue_last: options.ContinueLast = False,
+    latest: options.ContinueLast = False,
     session: options.SessionGiven = None,
     tool_choice: options.ToolChoice = "auto",
     require_tools: options.RequireTools = "",
@@ -65,16 +65,16 @@ def chat(
     options_given: options.Options,
 ) -> int:
     """Talk until the input ends."""
-    if continue_last or session is not None:
+    if latest or session is not None:
         choice = "" if tool_choice == "auto" else tool_choice
         refuse_options(tool_choice=choice, require_tools=require_tools)
         same = {key: value for key, value in options_given.items() if key != "model.name"}
-        saved = resolve_session(session, continue_last, same)
+        saved = resolve_session(session, latest, same)
         if isinstance(model := options_given.get("model.name"), str):
             other = saved.fallback_options and replace(saved.fallback_options, model=model)
             run = replace(saved.run, model=model)
             saved = replace(saved, run=run, fallback_options=other)
-        if continue_last and not sys.stdin.isatty():  # at a terminal the reminder says it
+        if latest and not sys.stdin.isatty():  # at a terminal the reminder says it
             tell_resumed(saved)
         return continue_chat(saved)
     return _talk(with_project(options.run_options(options_given, tool_choice, require_tools)))
