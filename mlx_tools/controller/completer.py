@@ -329,7 +329,7 @@ class Completer:
                     )
                     repeated = ""
                     if teller is not None:
-                        teller.wrote(deltas)
+                        teller.emit_text(deltas)
                 # The text does not fit: close the stream, and mend the place before more is read.
                 if turn.pending_request is not ask:
                     break
@@ -571,7 +571,7 @@ class EventEmitter:
         )
         self._text: ResultText | None = None  # None: nothing more is emitted before the end
 
-    def wrote(self, deltas: Iterable[Delta]) -> None:
+    def emit_text(self, deltas: Iterable[Delta]) -> None:
         """Emit the events that a new piece of text leads to."""
         begins = not self._may_begin_in_thought
         if self._speech is not None and (begins or self._turn.text.startswith(_THOUGHT)):

@@ -135,7 +135,7 @@ def _changed_lines(was: str, now: str) -> Iterator[tuple[str, str]]:
                 continue
             removed, added = old[a:b], new[c:d]
             if len(removed) == len(added):
-                pairs = [_around(x, y) for x, y in zip(removed, added, strict=True)]
+                pairs = [_cut_around(x, y) for x, y in zip(removed, added, strict=True)]
                 removed, added = [x for x, _ in pairs], [y for _, y in pairs]
             if was:
                 yield from (("-", line) for line in removed)
@@ -143,7 +143,7 @@ def _changed_lines(was: str, now: str) -> Iterator[tuple[str, str]]:
                 yield from (("+", line) for line in added)
 
 
-def _around(was: str, now: str) -> tuple[str, str]:
+def _cut_around(was: str, now: str) -> tuple[str, str]:
     """Cut both lines to the part that differs, and a little on each side of it."""
     shorter = min(len(was), len(now))
     start = next((i for i in range(shorter) if was[i] != now[i]), shorter)

@@ -173,7 +173,7 @@ class TextSource:
             if not self.skip(pattern):
                 return
 
-    def stands(self, *marks: str) -> Steps[str]:
+    def peek_mark(self, *marks: str) -> Steps[str]:
         """Return the longest of the marks that comes next, empty if none does."""
         pattern, begun, _ = _prepare_marks(*marks)
         while not self.final and (not self.remaining or begun.match(self.text, self.pos)):
@@ -183,7 +183,7 @@ class TextSource:
 
     def mark(self, *marks: str) -> Steps[str]:
         """Take the longest of the marks that comes next and return it; empty if none does."""
-        found = yield from self.stands(*marks)
+        found = yield from self.peek_mark(*marks)
         self.pos += len(found)
         return found
 

@@ -251,11 +251,11 @@ class CallSequenceReader:
                 behind = self.source.pos
                 yield from self.source.space()
                 is_call = (yield from self.source.peek()) in ("`", "{", "[")
-                is_call = is_call or bool((yield from self._name_ahead()))
+                is_call = is_call or bool((yield from self._peek_name()))
                 self.source.pos = behind if is_call else here
                 return is_call
             return self.dialect.body == "python" and (yield from self._is_named())
-        if (yield from self.source.stands(*_CALL_TAGS)):
+        if (yield from self.source.peek_mark(*_CALL_TAGS)):
             return True
         # Functionary's template ends the prompt with its mark, so only later calls have the mark.
         if not self.dialect.open and (yield from self.source.mark(">>>")):
@@ -263,13 +263,13 @@ class CallSequenceReader:
         if not char or (self._is_closed and self.dialect.open):
             return False
         if self.dialect.body == "literal":
-            return bool((yield from self.source.stands("call:")))
+            return bool((yield from self.source.peek_mark("call:")))
         if char == "{" or (char == "<" and not self.dialect.open):
             return True
         may_be_named = self.dialect.body == "python" or not self.dialect.open
         return may_be_named and (yield from self._is_named())
 
-    def _name_ahead(self) -> Steps[str]:
+    def _peek_name(self) -> Steps[str]:
         """Return the name of a tool that comes next, without taking it; else ""."""
         here = self.source.pos
         name = yield from self.source.match(_NAME, _MAX_NAME_CHARS)
@@ -349,7 +349,7 @@ class CallSequenceReader:
                 if (yield from self.source.peek()) not in ("\n", "`"):
                     break
                 yield from self.source.space()
-                if not (yield from self.source.stands("`")):
+                if not (yield from self.source.peek_mark("`")):
                     break
             is_fenced = bool((yield from self.source.mark(*_FENCES)))
             if not is_fenced and not (yield from self.source.mark(*_OPENING, *_HEADER_MARKS)):
@@ -360,7 +360,7 @@ class CallSequenceReader:
             return
         if not char:
             raise CutOff
-        if self.dialect.lists_code and not (yield from self._name_ahead()):
+        if self.dialect.lists_code and not (yield from self._peek_name()):
             raise Fault("no tool is named")
         if self.dialect.open.endswith("["):
             yield from self._array()

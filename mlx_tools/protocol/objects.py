@@ -350,7 +350,7 @@ class OpenObject:
             scanner.advance(text[: self.scanner.pos])
         return writable("".join(scanner.answer)) if scanner.type == "final_answer" else ""
 
-    def closed(
+    def close(
         self, text: str, mutates: Callable[[str, Mapping[str, Any]], bool]
     ) -> Judgement | None:
         """Return the message with its missing closers added, if rule 7 allows them."""

@@ -103,7 +103,7 @@ class PartialReading:
         self._thoughts.append((begin, self.source.pos))
         self._thought_chars += self.source.pos - begin
 
-    def forge(self, begin: int) -> None:
+    def drop_forged(self, begin: int) -> None:
         """Drop the text from ``begin`` on: the model wrote it in the host's name."""
         self.forged.append((begin, self.source.pos))
         self.dropped.append(self.source.text[begin : self.source.pos].strip())

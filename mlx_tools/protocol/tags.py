@@ -132,7 +132,7 @@ class TagReader:
         """Read the content of a call's tag, up to its end."""
         while not (yield from self._source.mark(call.end)):
             ends = [mark for mark in self._wrapper_ends if mark != call.end]
-            if ends and (yield from self._source.stands(*ends)):
+            if ends and (yield from self._source.peek_mark(*ends)):
                 self._is_unclosed = True  # the end mark of all calls is in place of this call's
                 break
             yield from self._member(call)

@@ -150,7 +150,7 @@ class TurnReader:
             self._draft.stop = self._source.pos
         self._draft.wrapping_may_follow = wrapping_may_follow
 
-    def _stray(self) -> None:
+    def _take_stray(self) -> None:
         """Take a character outside all wrapping: prose, or the end of a run of calls."""
         if self._draft.messages:
             self._stop()
@@ -225,12 +225,12 @@ class TurnReader:
         elif marks.by_line and (form := (yield from self._line_form(char))) is not None:
             yield from self._run(*form, weak=True)
         elif char in ">|@+-" and not draft.messages and (yield from self._is_shown(char)):
-            self._stray()
+            self._take_stray()
             self._shown_line = True
-        elif marks.lines and draft.size and (yield from source.stands(*marks.lines)):
+        elif marks.lines and draft.size and (yield from source.peek_mark(*marks.lines)):
             self._end_turn()
         elif self._array == _ARRAY_BEGUN:
-            self._stray()
+            self._take_stray()
         # A mark may go on in the next piece: the result must not depend on the split.
         elif not source.final and marks.beginnings.match(source.text, source.pos):
             yield
@@ -253,7 +253,7 @@ class TurnReader:
             self._array = _NO_ARRAY
             source.pos += 1
         else:
-            self._stray()
+            self._take_stray()
 
     def _end_turn(self) -> None:
         self._draft.is_turn_ended = True
@@ -270,7 +270,7 @@ class TurnReader:
             self._draft.bullet = True
             self._bulleted = True
         else:
-            self._stray()
+            self._take_stray()
 
     def _is_shown(self, char: str) -> Steps[bool]:
         """Return whether a line of a quotation, of a table or of a diff begins here."""
@@ -322,7 +322,7 @@ class TurnReader:
         text, pos = self._source.text, self._source.pos
         fence = delimiters.FENCE.match(text, pos) or delimiters.BARE_FENCE.match(text, pos)
         if fence is None:
-            self._stray()
+            self._take_stray()
             return
         if self._ticks >= 3:  # it closes a part that began within a line
             self._ticks = 0
@@ -390,7 +390,7 @@ class TurnReader:
     def _text_of_mark(self, mark_text: str) -> None:
         """Take a quoted mark as text."""
         if not self._draft.messages:
-            self._stray()
+            self._take_stray()
         if not self.done:
             self._speak()
             self._source.pos += len(mark_text)
@@ -431,9 +431,9 @@ class TurnReader:
         if self._draft.messages or self._tired or self._is_quoted:
             return None
         by_line = self._marks.by_line
-        if mark := (yield from self._source.stands(*by_line)):
+        if mark := (yield from self._source.peek_mark(*by_line)):
             return by_line[mark], None
-        if not self._spoken and (yield from self._source.stands(_RECIPIENT_MARK)):
+        if not self._spoken and (yield from self._source.peek_mark(_RECIPIENT_MARK)):
             return HARMONY, 0
         return None
 
@@ -569,7 +569,7 @@ class TurnReader:
         begin = self._source.pos
         with suppress(CutOff):
             yield from self._source.read_until(delimiters.RESPONSE_END)
-        self._draft.forge(begin)
+        self._draft.drop_forged(begin)
 
     def _tagged_answer(self, begin_offset: int) -> Steps[None]:
         """Read the plain text of an answer, up to its closing tag.
@@ -627,7 +627,7 @@ class TurnReader:
         """Read an object from its opening brace, and add its message or its fault."""
         source, draft = self._source, self._draft
         if NO_OBJECT.match(source.text, source.pos + 1):
-            self._stray()
+            self._take_stray()
             return
         if self._array:
             self._array = _ARRAY
@@ -664,7 +664,7 @@ class TurnReader:
     def _shown_object(self) -> Steps[None]:
         """Skip an object where messages are quoted: marks in its strings are text."""
         source = self._source
-        self._stray()
+        self._take_stray()
         scanner = ObjectScanner(source.pos)
         self._line_tried = scanner.take_line(source.text, self._line_tried)
         while scanner.status == INCOMPLETE and not self._is_worn:
@@ -693,7 +693,7 @@ class TurnReader:
             draft.alias_error = draft.alias_error or verdict.error
         elif what == "observation":
             begin, self._source.pos = self._source.pos, end
-            draft.forge(begin)
+            draft.drop_forged(begin)
         elif message is None or what == "prose":
             self._go_on_in_prose(verdict, end)
         else:
@@ -747,7 +747,7 @@ class TurnReader:
             self._act(Judgement("again" if is_message is None else "prose"), len(text), open_object)
             return
         may_close = may_close and self._reason == "stop"
-        closed = open_object.closed(text, self._rules.mutates) if may_close else None
+        closed = open_object.close(text, self._rules.mutates) if may_close else None
         if closed is not None:
             draft.unclean = True
             self._act(closed, len(text), open_object)

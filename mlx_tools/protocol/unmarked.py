@@ -111,8 +111,8 @@ class ProseJudge:
     def _judgements(self) -> Iterator[ProseJudgement | None]:
         """Yield the result of each way of reading the text; the first result counts."""
         # From the surest to the vaguest: text that is read as calls is never only call-like.
-        yield self._whole()
-        yield self._last_fence()
+        yield self._judge_whole()
+        yield self._judge_last_fence()
         if not self._catalog:
             return
         fence = only_fence(self._text)
@@ -121,8 +121,8 @@ class ProseJudge:
         is_own = fence is not None and fence.info.startswith("tool_code")
         self._unquoted = self._text if is_data or is_own else without_quoted(self._text)
         if self._catalog.pattern().search(self._text):
-            yield self._headers()
-            yield self._line_calls()
+            yield self._judge_headers()
+            yield self._judge_line_calls()
         reason = CallLikeText(self._text, self._unquoted, self._catalog).reason()
         yield _call_like(reason) if reason else None
 
@@ -181,7 +181,7 @@ class ProseJudge:
 
     # --- what may stand in the text -----------------------------------------------------------
 
-    def _whole(self) -> ProseJudgement | None:
+    def _judge_whole(self) -> ProseJudgement | None:
         """Judge the text as calls alone, thoughts and one fence aside; else None."""
         fence = only_fence(self._text)
         found = _BEGINNING.match(self._text)
@@ -204,14 +204,14 @@ class ProseJudge:
             is_alias = sequence.aliases and candidate.is_explicit and sequence.calls
             return self._take(sequence, 0, is_alone=True) if is_alias else None
         if not sequence.calls:
-            return self._unreadable(sequence, begin, first)
+            return self._judge_unreadable(sequence, begin, first)
         if outcome(candidate, "spoken") != "call":
             return None
         if first == "<" and fence is not None:
             return _call_like("elements in a fence are no call")  # they may be a document
         return self._take(sequence, 0, is_alone=True)
 
-    def _unreadable(
+    def _judge_unreadable(
         self, sequence: CallSequenceReader, begin: int, first: str
     ) -> ProseJudgement | None:
         """Judge a text that begins like calls but cannot be read as calls; else None."""
@@ -233,7 +233,7 @@ class ProseJudge:
             return ProseJudgement(error=ErrorInfo("truncated_output", "the output was cut off"))
         return _call_like(sequence.fault or "the call is not closed")
 
-    def _headers(self) -> ProseJudgement | None:
+    def _judge_headers(self) -> ProseJudgement | None:
         """Judge a message's header without control tokens, and its arguments; else None."""
         found = _HEADER.search(self._unquoted)
         if found is None or not self._catalog.find(found["name"]):
@@ -251,7 +251,7 @@ class ProseJudge:
         call = ToolCall(name, value, None, ("dialect", *repairs))
         return ProseJudgement(messages=(call,), begin=found.start(), end=source.pos, is_alone=False)
 
-    def _line_calls(self) -> ProseJudgement | None:
+    def _judge_line_calls(self) -> ProseJudgement | None:
         """Judge calls that begin a line beside prose; else None.
 
         Calls in Python count if they are the last lines. Objects count if they have their own type
@@ -302,7 +302,7 @@ class ProseJudge:
         is_call = bool(candidate.fits) and outcome(candidate, "spoken") == "call"
         return is_call and not call.arguments.keys() < set(due)
 
-    def _last_fence(self) -> ProseJudgement | None:
+    def _judge_last_fence(self) -> ProseJudgement | None:
         """Judge the last fence, if it holds a call and nothing else; else None."""
         fence = last_fence(self._text)
         if fence is None or not fence.inside.strip() or self._read_inside is None:

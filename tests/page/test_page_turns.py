@@ -197,7 +197,7 @@ async def test_a_run_sees_the_folders_that_it_names_of_the_servers_and_no_other(
 async def test_what_formed_before_a_page_was_loaded_comes_first_and_whole(begin: Any) -> None:
     one, path = await answered(begin, answer("6"))
     row = await one.runs.find(None, path.rpartition("/")[2])
-    _, records = await one.runs.stands(row)
+    _, records = await one.runs.read_status(row)
     at_work = SimpleNamespace(files=SimpleNamespace(transcript=[*records]))
     live = LiveRun(at_work, {})  # type: ignore[arg-type]
     for text in ("one ", "two ", "three"):

@@ -289,7 +289,7 @@ class Page:
 
     async def _transcript(self, request: Request) -> Response:
         session = request.path_params["id"]
-        _, records, _ = await self._sessions.stands(session)
+        _, records, _ = await self._sessions.read_status(session)
         name = {"content-disposition": f'attachment; filename="{session}.jsonl"'}
         text = await anyio.to_thread.run_sync(encode_records, records)
         return Response(text, 200, _HEADERS | name, "application/x-ndjson")
@@ -315,7 +315,7 @@ class Page:
                     continue
                 number, event = told
                 if number is not None:
-                    _, records = await self._runs.stands(row)
+                    _, records = await self._runs.read_status(row)
                     html, said = _steps(records[step_count:number])
                     data, step_count = {"html": html, "said": said}, number
                     yield f"id: {number}\n" + server_sent(data, "steps")
@@ -393,7 +393,7 @@ class Page:
     async def _undo_shown(self, request: Request, *, act: bool) -> Response:
         """Show what can be undone of a session, or with ``act`` what was undone."""
         session, rows, problem = request.path_params["id"], list[dict[str, str]](), ""
-        await self._sessions.stands(session)
+        await self._sessions.read_status(session)
         undo = functools.partial(undo_rows, self._runs.sessions, session, act=act)
         try:
             rows = await anyio.to_thread.run_sync(undo)
@@ -413,13 +413,13 @@ class Page:
 
     async def _rename(self, request: Request, fields: Fields) -> Response:
         session, title = request.path_params["id"], fields.get("title", "")
-        await self._sessions.stands(session)
+        await self._sessions.read_status(session)
         await anyio.to_thread.run_sync(self._titles.set, session, title)
         return _redirect(f"{PATH}sessions/{session}")
 
     async def _delete(self, request: Request, fields: Fields) -> Response:
         session = request.path_params["id"]
-        await self._sessions.stands(session)
+        await self._sessions.read_status(session)
         if fields.get("sure", "").strip().lower() != "yes":
             return await self._session(request, problem="Type yes to delete the session")
         remove = functools.partial(self._runs.sessions.remove, session, force=True)

@@ -205,7 +205,7 @@ async def session_shown(
 
     Raises `ApiError` if there is no such session.
     """
-    status, records, problem = await sessions.stands(session)
+    status, records, problem = await sessions.read_status(session)
     waiting: list[WaitingCall] = []
     if status == "paused":
         try:

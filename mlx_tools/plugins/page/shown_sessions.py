@@ -46,13 +46,13 @@ class PageSessions:
         """Return the gateway's run that a session belongs to, None if there is none."""
         return await anyio.to_thread.run_sync(self._runs.rows.find, session)
 
-    async def stands(self, session: str) -> tuple[str, Sequence[Record], str]:
+    async def read_status(self, session: str) -> tuple[str, Sequence[Record], str]:
         """Return the status of a session, its records, and what is wrong with them.
 
         Raises `ApiError` if there is none.
         """
         if (row := await self.run(session)) is not None:
-            return (*await self._runs.stands(row), "")
+            return (*await self._runs.read_status(row), "")
         return await anyio.to_thread.run_sync(self._read_session, session)
 
     def _check_there(self, session: str) -> None:
@@ -79,7 +79,7 @@ class PageSessions:
         if (row := await self.run(session)) is not None:
             requests: list[tuple[ApprovalRequest, bool]] = await self._runs.waiting(row, edited)
             return requests
-        async with self._acting(session):
+        async with self._lock_session(session):
             try:
                 saved = await self._saved_session(session)
                 async with saved.open_for_reading() as conversation:
@@ -95,7 +95,7 @@ class PageSessions:
             if (row := await self.run(session)) is not None:
                 requests: list[ApprovalRequest] = await self._runs.waiting_within(row)
                 return requests
-            async with self._acting(session):
+            async with self._lock_session(session):
                 saved = await self._saved_session(session)
                 async with saved.open_for_reading() as conversation:
                     return await conversation.waiting_within()
@@ -116,7 +116,7 @@ class PageSessions:
             return
         await anyio.to_thread.run_sync(self._check_there, session)
         answers = None if answer is None else {call: answer}
-        async with self._acting(session):
+        async with self._lock_session(session):
             taken, refused = anyio.Event(), list[MlxToolsError]()
             task = asyncio.create_task(self._do(session, answers, taken, refused))
             self._tasks.add(task)
@@ -158,7 +158,7 @@ class PageSessions:
         finally:
             start_event.set()
 
-    def _acting(self, session: str) -> anyio.Lock:
+    def _lock_session(self, session: str) -> anyio.Lock:
         return self._acts.setdefault(session, anyio.Lock())
 
     async def _saved_session(self, session: str) -> SavedSession:

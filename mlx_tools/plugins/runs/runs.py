@@ -170,7 +170,7 @@ class Runs:
 
     async def view(self, row: RunRow) -> JsonObject:
         """Return the run as clients see it."""
-        status, records = await self.stands(row)
+        status, records = await self.read_status(row)
         return _view(row, records, status)
 
     async def with_previews(self, row: RunRow) -> JsonObject:
@@ -193,14 +193,14 @@ class Runs:
                     call |= {name: text for name, text in told.items() if text}
         return value
 
-    async def stands(self, row: RunRow) -> tuple[str, Sequence[Record]]:
+    async def read_status(self, row: RunRow) -> tuple[str, Sequence[Record]]:
         """Return the status of a run, and its records. Raises `ApiError`."""
         if (live := self.workers.live_run(row.id)) is not None:
             return live.status, live.records
-        _, status, records = await self._stands_elsewhere(row)
+        _, status, records = await self._read_elsewhere(row)
         return status, records
 
-    async def _stands_elsewhere(self, row: RunRow) -> tuple[RunRow, str, Sequence[Record]]:
+    async def _read_elsewhere(self, row: RunRow) -> tuple[RunRow, str, Sequence[Record]]:
         """Return the row, status and records of a run that this process does not work on."""
         used, records = await self._poll_row(row)
         row = await self.find(None, row.id)  # it may have been cancelled since
@@ -224,7 +224,7 @@ class Runs:
             ApiError: the run cannot be looked at.
             UsageError: a call cannot have such arguments.
         """
-        async with self._acting(row):
+        async with self._lock_run(row):
             return await self._requests(row, await self._wait_at_rest(row), edited)
 
     async def waiting_within(self, row: RunRow) -> list[ApprovalRequest]:
@@ -232,7 +232,7 @@ class Runs:
 
         Raises `ApiError`, and `MlxToolsError` if one of the runs cannot be looked at.
         """
-        async with self._acting(row):
+        async with self._lock_run(row):
             records = await self._wait_at_rest(row)
             async with self._open_session(row, records) as conversation:
                 return await conversation.waiting_within()
@@ -248,7 +248,7 @@ class Runs:
 
         Raises `ApiError`.
         """
-        async with self._acting(row):
+        async with self._lock_run(row):
             await self._resume_run(row, RunAct("look"), await self._wait_at_rest(row))
 
     async def decide(
@@ -265,7 +265,7 @@ class Runs:
                 "gateway.approvals to client)"
             )
             raise ApiError(403, "approval_needs_a_person", problem)
-        async with self._acting(row):
+        async with self._lock_run(row):
             name, records = await self._waiting(row, call)
             if answer.approved and name in own_tool_names(row.body):
                 raise conflict(f"{name} is a tool of the client's own: send its result", "call_id")
@@ -281,7 +281,7 @@ class Runs:
     async def give(self, row: RunRow, result: ResultBody) -> None:
         """Take the result of a call of a client's own tool. Raises `ApiError`."""
         result.result()
-        async with self._acting(row):
+        async with self._lock_run(row):
             name, records = await self._waiting(row, result.call_id)
             if name not in own_tool_names(row.body):
                 raise conflict(f"{name} is a tool of the server: it makes its calls", "call_id")
@@ -291,7 +291,7 @@ class Runs:
 
     async def ask(self, row: RunRow, question: str) -> None:
         """Put another question to a run that has ended. Raises `ApiError`."""
-        async with self._acting(row):
+        async with self._lock_run(row):
             records = await self._wait_at_rest(row)
             if get_run_status(row, records) == "paused":
                 raise conflict("the run waits: decide about its calls first, or cancel it")
@@ -301,7 +301,7 @@ class Runs:
         """Stop a run for good. One that has ended stays as it is. Raises `ApiError`."""
         if (live := self.workers.live_run(row.id)) is not None:
             await live.stop()
-        async with self._acting(row):
+        async with self._lock_run(row):
             row = await self._recall(row)
             used, records = await self._poll_row(row)
             status = self._status(row, records, used)
@@ -350,7 +350,7 @@ class Runs:
                     upto = closed_count(records, at_rest=False)
                 elif size != (size := await in_thread(self.sessions.size, row.id)):
                     try:
-                        row, status, records = await self._stands_elsewhere(row)
+                        row, status, records = await self._read_elsewhere(row)
                     except ApiError:  # its session was removed
                         return
                     if self.workers.live_run(row.id) is not None:  # meanwhile
@@ -375,7 +375,7 @@ class Runs:
 
     # --- at work ---
 
-    def _acting(self, row: RunRow) -> anyio.Lock:
+    def _lock_run(self, row: RunRow) -> anyio.Lock:
         """Return the lock of a run, under which one request at a time changes it."""
         return self._acts.setdefault(row.id, anyio.Lock())
 
