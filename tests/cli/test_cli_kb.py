@@ -119,5 +119,5 @@ def test_ctrl_c_says_that_what_was_taken_in_is_kept(home: Path) -> None:
     adding.send_signal(signal.SIGINT)
     out, said = adding.communicate()
     assert (adding.returncode, out) == (130, b"")
-    told = b"mlx-tools: interrupted: what was taken in is kept; adding again goes on\n"
+    told = b"mlx-tools: interrupted: the files added so far are kept; add again to continue\n"
     assert said == told

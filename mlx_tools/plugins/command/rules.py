@@ -314,8 +314,8 @@ def _quote(text: str) -> str:
 
 # --- plans ----------------------------------------------------------------------------------------
 
-# The command that a call of ``run_command`` really runs: a program that was found, with words
-# that are checked and paths that are located, and what it must not see.
+# The real command of a call of ``run_command``: a program that was found, checked words and located
+# paths, and the paths that it must not see.
 
 
 MAX_EXPANDED_BYTES: Final = 100_000
@@ -383,7 +383,7 @@ def make_plan(
     try:
         writable = [root.path for root in roots if root.writable]
         file = find(name, folders, user_folders, writable)
-    except PathAbsent as error:  # what is wrong with the arguments is told first
+    except PathAbsent as error:  # faults of the arguments are reported first
         absent = error
     if file is not None and file.make == "bsd" and rule.form != "any":
         rule = load_rules("bsd").get(name, rule)
@@ -396,8 +396,8 @@ def make_plan(
     arguments = [text for word in checked_words for text in _locate(roots, word)]
     private = find_hidden(roots)
     if rule.subcommands and rule.subcommands[words[0]].excludes:
-        # Git leaves out what it cannot see: it would say that such a file was changed, and show
-        # what it held when it was committed.
+        # Git leaves out files that it cannot see: it would report such a file as changed, and show
+        # its committed contents.
         root_prefix = f"{roots[0].path}/"
         inner_paths = (
             path.removeprefix(root_prefix) for path in private.files if path.startswith(root_prefix)
@@ -619,7 +619,8 @@ def find_hidden(roots: Sequence[Root]) -> HiddenPaths:
             entries_left -= 1
             is_folder = entry.is_dir(follow_symlinks=False)
             if _is_private(entry.name, private_parent):
-                if not entry.is_symlink():  # where it leads to is hidden by its own name, or unseen
+                # the path that it leads to is hidden by its own name, or unseen
+                if not entry.is_symlink():
                     (hidden_paths.folders if is_folder else hidden_paths.files).append(entry.path)
             elif is_folder:
                 if fold_name(entry.name) == ".git":

@@ -167,7 +167,7 @@ def _edit(file: FileChanges) -> EditedFile:
             snippet = _apply(change, file.format, snippet)
     except ConfigError as error:
         problem = f"{file.path} was not changed: {error.message}"
-        hint = "mend the file, or write into it by hand what is printed where there is none"
+        hint = "correct the file; or move it away, and the text to add by hand is printed"
         raise ConfigError(problem, hint=hint) from None
     return EditedFile(file.path, old, new, snippet)
 

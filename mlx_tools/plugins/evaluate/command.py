@@ -65,7 +65,7 @@ OutputFile = Annotated[
     Path | None,
     option(
         "--out FILE",
-        "Keep a JSON line for each item in FILE; what it holds already is not asked again.",
+        "Write a JSON line for each item to FILE; items that are in it are not asked again.",
     ),
 ]
 

@@ -151,7 +151,7 @@ class Undo:
         try:
             old = store.old_content(change.key)
             if change.old_state != ABSENT and digest_content(old) != change.old_state:
-                raise WrongFileKind("what was kept of it is gone or damaged")
+                raise WrongFileKind("its stored old content is gone or damaged")
             with _open_place(change) as place:
                 is_new = change.new_state == ABSENT
                 content = None if change.old_state == ABSENT else old

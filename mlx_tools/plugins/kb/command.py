@@ -60,7 +60,7 @@ def add(
                 path_arguments, corpus, on_progress=lambda n, total, _: report(n, total)
             )
     except KeyboardInterrupt:
-        complain("what was taken in is kept; adding again goes on", kind="interrupted")
+        complain("the files added so far are kept; add again to continue", kind="interrupted")
         raise Interrupted from None
     named_paths = {str(Path(item).resolve()) for item in path_arguments}
     skipped = [item for item in result.skipped if item.reason != BINARY or item.path in named_paths]

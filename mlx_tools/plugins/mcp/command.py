@@ -60,7 +60,7 @@ def server_names() -> list[str]:
 
 Reads = Annotated[
     list[str] | None,
-    option("--reads TOOL", "A tool that only reads; * stands for anything. Repeatable."),
+    option("--reads TOOL", "A tool that only reads; * matches anything. Repeatable."),
 ]
 
 
@@ -69,7 +69,7 @@ ServerName = Annotated[str, argument("NAME", "The server.", autocompletion=serve
 
 @app.command(context_settings={"ignore_unknown_options": True})
 def add(
-    name: Annotated[str, argument("NAME", "What stands before its tools' names.")],
+    name: Annotated[str, argument("NAME", "The prefix of its tools' names.")],
     place: Annotated[
         list[str], argument("COMMAND…|URL", "Behind --: what starts it; or where it is.")
     ],
@@ -172,7 +172,7 @@ def test(name: ServerName, reads: Reads = None, yes: Yes = False) -> int:
     changes = list(diff_sources(source, agreed))
     if not changes:
         BoundSources().save(agreed)
-        complain(f"{name} answers, and is what was agreed to", kind="done")
+        complain(f"{name} answers, and is as you agreed to it", kind="done")
         return EXIT_OK
     show_all([*_describe_server(agreed, offer.hints, offer.refused_tools), *changes])
     if not confirm(f"Agree to what {name} says now?", yes):

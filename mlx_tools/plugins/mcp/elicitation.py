@@ -38,7 +38,7 @@ FORM: Final[dict[str, Any]] = {
         "reason": {
             "type": "string",
             "title": "Why not?",
-            "description": "The model is told, where the answer is no.",
+            "description": "The model reads it if the answer is no.",
             "maxLength": _REASON_CHARS,
         },
     },

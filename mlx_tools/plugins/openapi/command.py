@@ -50,10 +50,10 @@ def bind(
             "again.",
         ),
     ],
-    name: Annotated[str, option("--name NAME", "What stands before its tools' names.")] = "",
+    name: Annotated[str, option("--name NAME", "The prefix of its tools' names.")] = "",
     operations: Annotated[
         list[str] | None,
-        option("--operation NAME", "Only these operations; * stands for anything. Repeatable."),
+        option("--operation NAME", "Only these operations; * matches anything. Repeatable."),
     ] = None,
     server: Annotated[str, option("--server URL", "The server to ask, else the first named.")] = "",
     secrets: Annotated[
