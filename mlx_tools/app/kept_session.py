@@ -93,9 +93,9 @@ class SavedSession(Struct, frozen=True):
         try:
             return await choose(self.run, self.note)
         except (BackendError, UsageError) as error:
-            return await choose(self.fallback_after(error), self.note)
+            return await choose(self.take_fallback(error), self.note)
 
-    def fallback_after(self, error: BackendError | UsageError) -> RunOptions:
+    def take_fallback(self, error: BackendError | UsageError) -> RunOptions:
         """Return the options for the other address, and note which is tried.
 
         Raises:

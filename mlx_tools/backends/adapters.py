@@ -66,7 +66,7 @@ class FunctionBackend:
                 text = self._function(prompt)
                 text = await text if inspect.isawaitable(text) else text
             except Exception as error:
-                raise_as_own(error, "completion function")
+                raise_mapped(error, "completion function")
         if scope.cancelled_caught:
             raise BackendTimeout(
                 f"the completion function did not return within {request.timeout:g} s",
@@ -146,7 +146,7 @@ class ErrorMappingBackend:
                     on_text()
                 yield chunk
         except Exception as error:
-            raise_as_own(error, f"backend {_get_name(self.backend)}")
+            raise_mapped(error, f"backend {_get_name(self.backend)}")
         finally:
             try:
                 await chunks.aclose()
@@ -196,12 +196,12 @@ async def start_backend(backend: Backend) -> None:
         try:
             await start()
         except Exception as error:
-            raise_as_own(error, f"backend {_get_name(backend)}")
+            raise_mapped(error, f"backend {_get_name(backend)}")
 
 
-def raise_as_own(error: Exception, name: str) -> NoReturn:
+def raise_mapped(error: Exception, name: str) -> NoReturn:
     """Raise ``error`` if it is ours, else the error of our tree that stands for it."""
-    mapped = _as_own_error(error)
+    mapped = _find_own_error(error)
     if mapped is error:
         raise mapped
     if mapped is not None:
@@ -212,7 +212,7 @@ def raise_as_own(error: Exception, name: str) -> NoReturn:
     raise kind(text, hint="its traceback is this error's cause") from error
 
 
-def _as_own_error(error: BaseException) -> MlxToolsError | None:
+def _find_own_error(error: BaseException) -> MlxToolsError | None:
     """Return the error of our tree in ``error`` or in its group.
 
     None if there is none.
@@ -224,7 +224,7 @@ def _as_own_error(error: BaseException) -> MlxToolsError | None:
             (
                 mapped
                 for member in error.exceptions
-                if (mapped := _as_own_error(member)) is not None
+                if (mapped := _find_own_error(member)) is not None
             ),
             None,
         )

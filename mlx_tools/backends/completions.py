@@ -517,7 +517,7 @@ class CompletionsBackend:
                 if isinstance(error, BackendUnreachable) and drop is not None:
                     raise drop from error  # the server has ended, perhaps by this very request
                 drop = error if isinstance(error, ConnectionDropped) else None
-                health = await self._health_after(error)
+                health = await self._check_health(error)
                 if health is not None and (death := health.as_error(str(self.address))):
                     raise death from error
                 # mlx-lm's server closes the connection without a byte if the answer was not to be
@@ -634,10 +634,10 @@ class CompletionsBackend:
 
     async def _diagnosed(self, error: BackendError) -> BackendError:
         """Return ``error``, or the error that the server's model thread has died."""
-        health = await self._health_after(error)
+        health = await self._check_health(error)
         return (health and health.as_error(str(self.address))) or error
 
-    async def _health_after(self, error: BackendError) -> Health | None:
+    async def _check_health(self, error: BackendError) -> Health | None:
         """Return the server's state after a failure; None if the failure itself says it."""
         if isinstance(error, BackendDead | BackendUnreachable):
             return None

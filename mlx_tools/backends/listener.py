@@ -43,7 +43,7 @@ def listening_command(
         is another user's.
     """
     if platform.startswith("linux"):
-        return _by_proc(port, processes)
+        return _find_by_proc(port, processes)
     output = output or _output
     # -n and -P: no look-ups of names on the network.
     words = ["lsof", "-nP", "-a", f"-iTCP:{port}", "-sTCP:LISTEN", "-Fp"]
@@ -98,7 +98,7 @@ async def find_started_model(
     return name if name is not None and (REPOSITORY.fullmatch(name) or is_path(name)) else None
 
 
-def _by_proc(port: int, processes: Path) -> str | None:
+def _find_by_proc(port: int, processes: Path) -> str | None:
     sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port, processes)}
     if not sockets:
         return None

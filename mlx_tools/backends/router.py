@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 
 from msgspec import Struct, to_builtins
 
-from mlx_tools.backends.adapters import raise_as_own
+from mlx_tools.backends.adapters import raise_mapped
 from mlx_tools.backends.address import Address
 from mlx_tools.backends.interface import Backend, RouteChoice, read_traits
 from mlx_tools.backends.models.files import ModelFiles, read_context, read_model_files
@@ -245,7 +245,7 @@ async def _declared_context(backend: Backend) -> int | None:
     except BackendError:
         return None  # the run's own request will show the failure
     except Exception as error:
-        raise_as_own(error, f"context of the backend {type(backend).__name__}")
+        raise_mapped(error, f"context of the backend {type(backend).__name__}")
     if size is None:
         return None
     if not isinstance(size, int) or isinstance(size, bool) or size <= 0:

@@ -99,10 +99,10 @@ async def find_running_model(
     candidates = _candidates(model_names, is_local=loopback)
     if len({files.chat_template for files in candidates.values()} - {None}) == 0:
         return _unmeasured(model_names)
-    matching = await _by_counts(backend, candidates) or candidates
+    matching = await _match_by_counts(backend, candidates) or candidates
     measured = len(matching) < len(candidates) or len(candidates) == 1
     if len(_templates(matching)) > 1 or not measured:
-        matching = await _by_chat(backend, matching)
+        matching = await _match_by_chat(backend, matching)
     return await _settle(
         backend, matching, [name for name in model_names if name not in candidates], pick
     )
@@ -176,7 +176,7 @@ async def _settle(
 # --- by how it counts tokens ----------------------------------------------------------------------
 
 
-async def _by_counts(
+async def _match_by_counts(
     backend: CompletionsBackend, candidates: Mapping[str, ModelFiles]
 ) -> dict[str, ModelFiles]:
     """Return the models whose tokenizer counts two texts as the server does.
@@ -198,7 +198,7 @@ async def _by_counts(
             return {}
         expected = _expected(candidates.values(), texts)
         if not any(expected.values()):
-            return await _by_single_tokens(backend, candidates)
+            return await _match_by_single_tokens(backend, candidates)
     except BackendError:
         return {}  # the run's own request will show the failure
     for offset in (0, 1, -1):  # the server may add a token at the beginning, or leave it out
@@ -251,7 +251,7 @@ def _telling_tokens(candidates: Mapping[str, ModelFiles]) -> list[str]:
     return list(dict.fromkeys(rarest))[: _BASE * _BASE]
 
 
-async def _by_single_tokens(
+async def _match_by_single_tokens(
     backend: CompletionsBackend, candidates: Mapping[str, ModelFiles]
 ) -> dict[str, ModelFiles]:
     """Return the models whose control tokens the server reads as one token each.
@@ -275,7 +275,7 @@ async def _count(backend: CompletionsBackend, text: str) -> int | None:
 # --- by what its chat template writes -------------------------------------------------------------
 
 
-async def _by_chat(
+async def _match_by_chat(
     backend: CompletionsBackend, candidates: dict[str, ModelFiles]
 ) -> dict[str, ModelFiles]:
     """Return the models whose chat template writes as many tokens as the server."""

@@ -243,7 +243,7 @@ class Exchange:
         """
         mapped = translate(error, str(self._address))
         if mapped.hint == START_HINT and self._client_options and self._client_options["trust_env"]:
-            mapped.hint = _by_proxy(self._address) or mapped.hint
+            mapped.hint = _describe_proxy(self._address) or mapped.hint
         mapped.hint = local_network_hint(self._address, error) or mapped.hint
         return mapped
 
@@ -353,7 +353,7 @@ def local_network_hint(
     return next(filter(None, hints), None)
 
 
-def _by_proxy(address: Address) -> str | None:
+def _describe_proxy(address: Address) -> str | None:
     """Return what to do if an unreachable server is asked through a proxy.
 
     None without a proxy.

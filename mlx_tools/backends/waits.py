@@ -86,7 +86,7 @@ class ResponseWaits:
     ) -> None:
         self._limits, self._silent, self._watch, self._interval = limits, silent, watch, interval
         self._loop = asyncio.get_running_loop()
-        self._timer = WaitTimer(self._on_time)
+        self._timer = WaitTimer(self._check_time)
         self._task: asyncio.Task[object] | None = None  # that waits
         self._end = self._watch_due = math.inf
         self._limit = 0.0, False
@@ -140,7 +140,7 @@ class ResponseWaits:
             self._watching.cancel()
             self._watching = None
 
-    def _on_time(self) -> None:
+    def _check_time(self) -> None:
         now = self._loop.time()
         if now >= self._end:
             self._cancel(self._limits.error(*self._limit))

@@ -34,7 +34,7 @@ from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import (
     complain,
     count_noun,
-    for_terminal,
+    escape_for_terminal,
     note,
     print_json,
     print_text,
@@ -331,7 +331,7 @@ def record(
         )
     except CannotSettle as error:
         for line in difference_lines(error.differences):
-            print(for_terminal(line), file=sys.stderr)
+            print(escape_for_terminal(line), file=sys.stderr)
         raise
     for outcome in golden.golden.outcomes:
         calls = ", ".join(call["name"] for call in outcome.get("calls", ()))
@@ -348,7 +348,7 @@ def _warn_if_unexpected(golden: Golden) -> None:
     pairs = zip(wanted, outcomes, strict=True)
     if differences := [row for one, outcome in pairs for row in one.differences(outcome)]:
         for line in difference_lines(differences):
-            print(for_terminal(line), file=sys.stderr)
+            print(escape_for_terminal(line), file=sys.stderr)
         note("this run is not what --expect wants: correct that, or delete it and record it again")
 
 

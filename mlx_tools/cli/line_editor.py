@@ -40,7 +40,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
 from mlx_tools.cli.inputs import EditFailed, edit_in_editor, read_line
-from mlx_tools.cli.output import PROSE, complain, for_terminal, stdout, steerable
+from mlx_tools.cli.output import PROSE, complain, escape_for_terminal, stdout, steerable
 from mlx_tools.cli.pastes import Pastes
 from mlx_tools.cli.type_ahead import TypeAhead
 from mlx_tools.errors import MlxToolsError
@@ -198,7 +198,7 @@ def _put_below(session: PromptSession[str], status: Callable[[], str]) -> None:
     The session's own needs the cursor's position.
     """
     line = Window(
-        FormattedTextControl(lambda: for_terminal(status())), height=1, style="class:status"
+        FormattedTextControl(lambda: escape_for_terminal(status())), height=1, style="class:status"
     )
     below = ConditionalContainer(line, ~is_done & Condition(lambda: bool(status())))
     session.layout = Layout(HSplit([session.layout.container, below]), session.default_buffer)
@@ -311,7 +311,7 @@ class _LineDisplay(Processor):
         places = [0] * first
         for style, char in _slice_fragments(transformation_input.fragments, first, last):
             places.append(len(drawn))
-            text = _TAB if char == "\t" else for_terminal(char, keep=PROSE)
+            text = _TAB if char == "\t" else escape_for_terminal(char, keep=PROSE)
             text = self._pastes.label(char) or text
             drawn += [(style, drawn_char) for drawn_char in text]
         places += [len(drawn)] * (len(line) - last + 1 if last < len(line) else 1)
@@ -346,7 +346,9 @@ class _Words(Completer):
         if command.startswith("/") and not blank:
             for name, help_text in self._commands.items():
                 if name.startswith(command):
-                    yield Completion(name, -len(command), display_meta=for_terminal(help_text))
+                    yield Completion(
+                        name, -len(command), display_meta=escape_for_terminal(help_text)
+                    )
             return
         if command.startswith("!") and not blank:
             command, beginning = "!", command
@@ -354,8 +356,8 @@ class _Words(Completer):
             command, beginning = "", document.get_word_before_cursor(WORD=True)
         with suppress(MlxToolsError, OSError):  # an error offers no completions
             for text, meaning in self._complete(command, beginning):
-                if for_terminal(text) == text:  # never complete what a terminal would obey
-                    meta = for_terminal(meaning) or None
+                if escape_for_terminal(text) == text:  # never complete what a terminal would obey
+                    meta = escape_for_terminal(meaning) or None
                     yield Completion(text, -len(beginning), display_meta=meta)
 
 

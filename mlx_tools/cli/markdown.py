@@ -7,9 +7,9 @@ still being written, is drawn again from the first row that changed. If it is lo
 its end is shown, and all of it once it is finished. Only whole lines decide where a block ends, and
 each block is drawn from its own lines. So the result is the same in whatever pieces the text came.
 
-Nothing of a text reaches the terminal but what `for_terminal` lets through, before it is read as
-Markdown and after. HTML, entities and definitions of links, which would not be seen, are not read.
-A link is shown as its words and its address.
+A text reaches the terminal only through `escape_for_terminal`, before it is read as Markdown and
+after. HTML, entities and definitions of links would be invisible, so they are not read. A link is
+shown as its words and its address.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, ClassVar, Final, TextIO
 
 from mlx_tools.cli.call_text import get_screen_size
-from mlx_tools.cli.output import PROSE, cells, color_text, for_terminal, wrap_line
+from mlx_tools.cli.output import PROSE, cells, color_text, escape_for_terminal, wrap_line
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
@@ -75,7 +75,9 @@ class PlainScreen:
 
     def write(self, text: str) -> None:
         """Add more of the text."""
-        *parts, self._word = re.split(r"([ \t]+|\n)", self._word + for_terminal(text, keep=PROSE))
+        *parts, self._word = re.split(
+            r"([ \t]+|\n)", self._word + escape_for_terminal(text, keep=PROSE)
+        )
         self._write_parts(parts)
 
     def reset_position(self) -> None:
@@ -129,7 +131,7 @@ class MarkdownScreen:
 
     def write(self, text: str) -> None:
         """Add more of the text."""
-        self._text += for_terminal(text, keep=PROSE)
+        self._text += escape_for_terminal(text, keep=PROSE)
         self._waits = True
         self.tick()
 
@@ -269,7 +271,7 @@ def _color_segment(segment: Segment) -> str:
     """Return a part of a row, in the colours that every terminal has."""
     from rich.color import ColorSystem
 
-    text = for_terminal(segment.text, keep=PROSE)
+    text = escape_for_terminal(segment.text, keep=PROSE)
     style = segment.style
     return style.render(text, color_system=ColorSystem.STANDARD) if style else text
 

@@ -34,7 +34,7 @@ _MIN_TEXT_COLUMNS: Final = 30
 _INDENT_BELOW: Final = "    "
 
 
-def for_terminal(text: str, *, keep: str = "") -> str:
+def escape_for_terminal(text: str, *, keep: str = "") -> str:
     """Return a text as a terminal may show it.
 
     Characters that it would obey, or not show at all, are escaped, except those in ``keep``.
@@ -122,7 +122,7 @@ def print_prose(text: str, indent: str = "", *, colour: str = "") -> None:
     At a terminal each line is wrapped between words, and continues after ``indent``.
     """
     if stdout().isatty():
-        lines = for_terminal(text, keep=PROSE).split("\n")
+        lines = escape_for_terminal(text, keep=PROSE).split("\n")
         text = "\n".join(wrap_line(line, count_columns(stdout()), indent) for line in lines)
     print_text(text, colour=colour)
 
@@ -135,7 +135,11 @@ def print_row(head: str, text: str) -> None:
     if not stdout().isatty():
         print_text(" ".join(f"{head} {text}".splitlines()))
     else:
-        print_text(join_columns(for_terminal(head), for_terminal(text), count_columns(stdout())))
+        print_text(
+            join_columns(
+                escape_for_terminal(head), escape_for_terminal(text), count_columns(stdout())
+            )
+        )
 
 
 def print_padded_row(head: str, text: str, width: int = 0) -> None:
@@ -222,7 +226,7 @@ def color_text(text: str, colour: str, stream: Any) -> str:
 
     ``colour`` is one of `COLOURS`, or empty.
     """
-    text = for_terminal(text, keep=PROSE)
+    text = escape_for_terminal(text, keep=PROSE)
     return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m" if colour and colourful(stream) else text
 
 
@@ -252,7 +256,7 @@ def complain(message: str, *, kind: str = "error") -> None:
     """
     try:
         head = f"mlx-tools: {kind}: " if kind else "mlx-tools: "
-        line = wrap_line(f"{head}{for_terminal(message)}", count_columns(sys.stderr), "  ")
+        line = wrap_line(f"{head}{escape_for_terminal(message)}", count_columns(sys.stderr), "  ")
         print(line, file=sys.stderr, flush=True)
     except OSError:  # standard error is closed
         return

@@ -35,7 +35,14 @@ from mlx_tools.cli.command_table import (
     list_subcommands,
 )
 from mlx_tools.cli.help_screen import Page, join_lines, render_help
-from mlx_tools.cli.output import LINES, complain, count_columns, for_terminal, print_text, stdout
+from mlx_tools.cli.output import (
+    LINES,
+    complain,
+    count_columns,
+    escape_for_terminal,
+    print_text,
+    stdout,
+)
 from mlx_tools.cli.plain_values import read_plainly
 from mlx_tools.errors import (
     EXIT_INTERRUPTED,
@@ -405,7 +412,7 @@ def internal_error(error: Exception) -> int:
     try:
         location = f"its traceback is in {_keep(text)}"
     except Exception as failure:  # if no file can be written, the bug itself is still reported
-        print(for_terminal(text, keep=LINES), file=sys.stderr, end="")
+        print(escape_for_terminal(text, keep=LINES), file=sys.stderr, end="")
         location = f"its traceback is above, since no file took it: {type(failure).__name__}"
     if isinstance(error, PluginError):
         problem = f"{error} (a fault of that plugin"

@@ -409,7 +409,7 @@ class ChatSession:
             except (BackendError, UsageError) as error:
                 if saved is None:
                     raise
-                self.run = run = saved.fallback_after(error)
+                self.run = run = saved.take_fallback(error)
                 selected, settings = self._enter_backend(run, stack)
             approver = self.turns.approver
             controller = build_controller(

@@ -24,8 +24,8 @@ from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import (
     complain,
     cut,
+    escape_for_terminal,
     first_sentence,
-    for_terminal,
     note,
     print_json,
     print_prose,
@@ -295,7 +295,7 @@ def _tell(done: DirectCall) -> int:
         hint = f" ({ALLOW.format(name=done.name)})" if option_helps else ""
         complain(f"{done.error.code}: {done.error.message}{hint}")
     if done.status == "pending":
-        call_text = f"{done.name} {for_terminal(json_line(done.arguments))}"
+        call_text = f"{done.name} {escape_for_terminal(json_line(done.arguments))}"
         complain(f"an approval is due for {call_text} (--approve always gives it)", kind="paused")
         return EXIT_PAUSED
     if done.status in ("ok", "dry_run"):

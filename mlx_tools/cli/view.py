@@ -32,7 +32,7 @@ from mlx_tools.cli.output import (
     count_columns,
     count_noun,
     cut,
-    for_terminal,
+    escape_for_terminal,
     note,
     print_text,
     stdout,
@@ -308,7 +308,7 @@ class LiveView:
         row = text + (f" {seconds} s" if seconds else "")
         if row != self._row:
             self._clear_row()
-            shown = _fit(for_terminal(row), get_screen_size(self._steps).columns - 1)
+            shown = _fit(escape_for_terminal(row), get_screen_size(self._steps).columns - 1)
             self._steps.write(color_text(shown, "dim", self._steps))
             self._steps.flush()
             self._row = row
@@ -357,13 +357,13 @@ class LiveView:
         """
         if self._steps is None:
             return
-        name, arguments = for_terminal(f"· {event.name} "), self._arguments.pop(event.call, {})
+        name, arguments = escape_for_terminal(f"· {event.name} "), self._arguments.pop(event.call, {})
         took = f" · {took}" if took else ""
         room = get_screen_size(self._steps).columns - 1 - cells(took)
         head_room = room * _HEAD_SHARE[0] // _HEAD_SHARE[1]
         head = _fit(name + _fit_arguments(arguments, head_room - cells(name)), head_room).rstrip()
         mark, colour = ("→", "dim") if event.error is None else ("✗", "red")
-        result = for_terminal(f" {mark} {text}")
+        result = escape_for_terminal(f" {mark} {text}")
         if event.error is None:
             result = _fit(result, room - cells(head))
         self._step(colour, head + result + took)
@@ -379,7 +379,7 @@ class LiveView:
             return
         self._end_answer()
         self._clear_row()
-        rows = wrap_line(for_terminal(text, keep=PROSE), count_columns(self._steps), "  ")
+        rows = wrap_line(escape_for_terminal(text, keep=PROSE), count_columns(self._steps), "  ")
         self._steps.write(color_text(rows, colour, self._steps) + "\n")
         self._steps.flush()
 
@@ -434,7 +434,7 @@ class StatusLine:
         if share is not None and share >= _FULL:
             parts.append("/compact makes room")
         if self._model is not None:  # last: on a narrow terminal a long name is cut, and no number
-            parts.append(for_terminal(self._model))
+            parts.append(escape_for_terminal(self._model))
         return " · ".join(parts)
 
 

@@ -517,7 +517,7 @@ class ConstrainedObject:
             return True
         text = self._separator() + ("{" if is_object else "[")
         wrapped = False
-        if not self._blanks_before(begin):
+        if not self._has_few_blanks(begin):
             return False
         if not self._take(text):
             may_wrap = bool(self._levels) and not self._is_exact
@@ -535,7 +535,7 @@ class ConstrainedObject:
         if self.tentative_violation is not None or not self._is_held:
             return True
         level = self._levels[-1]
-        if not self._blanks_before(begin):
+        if not self._has_few_blanks(begin):
             return False
         text = self._separator() + _canonical(key) + ":"
         new = key not in level.order.keys
@@ -551,7 +551,7 @@ class ConstrainedObject:
         """Take a string, number or literal, unchanged or after coercion."""
         if self.tentative_violation is not None or not self._is_held:
             return True
-        if not self._blanks_before(begin):
+        if not self._has_few_blanks(begin):
             return False
         self._is_free = False
         if self._walk.bad or not self._take_value(value, is_string):
@@ -575,7 +575,7 @@ class ConstrainedObject:
             return True
         level = self._levels[-1]
         closing = ("}" if level.is_object else "]") + ("]" if level.is_wrapped else "")
-        if not self._blanks_before(begin):
+        if not self._has_few_blanks(begin):
             return False
         if not self._take(closing):
             return self._misfit_or_doubt(self._kind("bracket"), level.boundary)
@@ -709,7 +709,7 @@ class ConstrainedObject:
     def _key_is_due(self) -> bool:
         return bool(self._levels) and self._levels[-1].is_object and self._levels[-1].key is None
 
-    def _blanks_before(self, begin: int) -> bool:
+    def _has_few_blanks(self, begin: int) -> bool:
         """Return whether there is no more white space before ``begin`` than allowed."""
         if begin - self._walk.settled_end <= MAX_BLANKS:
             return True
@@ -736,7 +736,7 @@ class ConstrainedObject:
         if self._is_free or self.tentative_violation is not None:
             return
         if token is None:
-            self._blanks_before(len(self.text))
+            self._has_few_blanks(len(self.text))
         elif len(self.text) - token.begin > _MAX_NAME and (token.is_key or self._is_name()):
             kind = self._kind("key") if token.is_key else "name"
             self._note_violation(kind, self._levels[-1].boundary if token.is_key else token.begin)

@@ -57,16 +57,16 @@ def _texts(arguments: Mapping[str, Any], keys: Sequence[str]) -> Iterator[str]:
     first = {key: arguments[key] for key in keys if key in arguments}
     ordered = {**first, **arguments}
     yield json_line(ordered)
-    yield _by_parts(ordered)
+    yield _escape_by_parts(ordered)
 
 
-def _by_parts(value: Any) -> str:
+def _escape_by_parts(value: Any) -> str:
     """Return JSON text whose keys and scalars are escaped each by itself."""
     if isinstance(value, Mapping):
-        members = (f"{json_line(key)}:{_by_parts(item)}" for key, item in value.items())
+        members = (f"{json_line(key)}:{_escape_by_parts(item)}" for key, item in value.items())
         return f"{{{','.join(members)}}}"
     if isinstance(value, list):
-        return f"[{','.join(map(_by_parts, value))}]"
+        return f"[{','.join(map(_escape_by_parts, value))}]"
     return json_line(value)
 
 

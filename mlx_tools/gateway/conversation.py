@@ -537,7 +537,7 @@ def _merge_calls(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
             turns[-1].append(message)
         else:
             turns.append([message])
-    return [turn[0] if len(turn) == 1 else _as_one(turn) for turn in turns]
+    return [turn[0] if len(turn) == 1 else _merge_turn(turn) for turn in turns]
 
 
 def _convert_strays(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
@@ -556,7 +556,7 @@ def _convert_strays(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
     return found
 
 
-def _as_one(turn: Sequence[ClientMessage]) -> ClientMessage:
+def _merge_turn(turn: Sequence[ClientMessage]) -> ClientMessage:
     text = "\n".join(message.content for message in turn if message.content)
     return replace(turn[0], content=text, calls=tuple(c for message in turn for c in message.calls))
 

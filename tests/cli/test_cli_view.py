@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.cli.output import amount, begin_line, for_terminal, join_columns, wrap_line
+from mlx_tools.cli.output import amount, begin_line, escape_for_terminal, join_columns, wrap_line
 from mlx_tools.cli.view import LiveView, StatusLine, describe_compaction, tell
 from mlx_tools.messages import ErrorInfo, Usage
 from mlx_tools.transcript import events
@@ -313,9 +313,9 @@ def test_nothing_a_terminal_would_obey_is_shown() -> None:
 
 @given(st.text())
 def test_shown_text_is_harmless_and_plain_text_stays(text: str) -> None:
-    out = for_terminal(text)
+    out = escape_for_terminal(text)
     assert not any(ord(c) < 0x20 or 0x7F <= ord(c) < 0xA0 for c in out)
-    assert for_terminal(out) == out
+    assert escape_for_terminal(out) == out
     out.encode()
 
 

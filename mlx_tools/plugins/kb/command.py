@@ -19,7 +19,7 @@ from mlx_tools.cli.output import (
     amount,
     complain,
     count_noun,
-    for_terminal,
+    escape_for_terminal,
     note,
     print_json,
     print_prose,
@@ -160,7 +160,7 @@ def _agreed(subject: str, yes: bool) -> bool:
 
 def _place(hit: Hit) -> str:
     """Return the place of a passage on one line, whatever the file is called."""
-    path = for_terminal(hit.path, keep=PROSE.strip(LINES))
+    path = escape_for_terminal(hit.path, keep=PROSE.strip(LINES))
     if hit.page is not None:
         return f"{path}, page {hit.page}"
     return path if hit.snippet_line is None else f"{path}:{hit.snippet_line}"

@@ -166,7 +166,10 @@ class Page:
             f"{PATH}sessions/{{id}}/delete": self._delete,
         }
         return [
-            *(Route(path, self._for_person(page), methods=["GET"]) for path, page in seen.items()),
+            *(
+                Route(path, self._require_person(page), methods=["GET"])
+                for path, page in seen.items()
+            ),
             *(Route(path, self._taking(take), methods=["POST"]) for path, take in posted.items()),
             Route(f"{PATH}key", self._admit, methods=["POST"]),
             Route(f"{PATH}sessions/{{id}}/live", self._live),
@@ -175,7 +178,7 @@ class Page:
 
     # --- who may ---
 
-    def _for_person(
+    def _require_person(
         self, page: Callable[[Request], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
@@ -197,7 +200,7 @@ class Page:
         async def respond(request: Request) -> Response:
             return await take(request, await _fields(request))
 
-        return self._for_person(respond)
+        return self._require_person(respond)
 
     def _is_person(self, request: Request) -> bool:
         """Return whether the request is the person's.
