@@ -45,7 +45,7 @@ class StoreKind(Struct, frozen=True):
     """A kind of place for sessions."""
 
     schemes: tuple[str, ...]
-    """The words before ``://`` of its addresses."""
+    """The words before ``://`` in its addresses."""
     open: Callable[..., SessionStore]
     """Makes the store at an address, with the other arguments of `SessionStore`."""
     check: Callable[[str], object]
@@ -60,14 +60,14 @@ class SourceMaker(Struct, frozen=True):
     make_more: Callable[[Sequence[BoundSource]], Iterable[Tool]] | None = None
     """Makes further tools for all bound sources."""
     close: Callable[[], Awaitable[None]] | None = None
-    """Called at the end: it ends what the tools have kept open."""
+    """Called at the end, to close what the tools keep open."""
 
 
 class SessionTable(Struct, frozen=True):
     """A table beside the sessions."""
 
     form: FileFormat
-    """Its format; ``mlx-tools store copy`` takes it along."""
+    """Its format; ``mlx-tools store copy`` copies it, too."""
     owner: Callable[[SessionStore], Callable[[str], bool]] | None = None
     """Returns, for a store, whether a session is the plugin's own: no person's conversation."""
 

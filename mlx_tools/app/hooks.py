@@ -116,7 +116,7 @@ def commands() -> Iterable[Command]:  # type: ignore[empty-body]
 
 @hookspec
 def checks(configuration: Any) -> Iterable[Check]:  # type: ignore[empty-body]
-    """Return what ``mlx-tools doctor`` says of the plugin, after its own checks.
+    """Return checks of the plugin, which ``mlx-tools doctor`` shows after its own.
 
     Args:
         configuration: the settings, a `Configuration`.
@@ -133,15 +133,15 @@ def checks(configuration: Any) -> Iterable[Check]:  # type: ignore[empty-body]
 def routes(gateway: Any) -> Iterable[BaseRoute]:  # type: ignore[empty-body]
     """Return the plugin's routes of the gateway.
 
-    They stand behind the gateway's key, hosts and origins as its own routes do. A path that the
-    gateway serves itself is never a plugin's.
+    The gateway checks key, host and origin before them, as before its own routes. A plugin cannot
+    replace a path that the gateway serves itself.
 
     Args:
-        gateway: what the gateway's routes share, a `mlx_tools.gateway.Gateway`: the settings, the
-            served models, counters and clocks, and lists of functions that it will call.
+        gateway: the parts that the gateway's routes share, a `mlx_tools.gateway.Gateway`: the
+            settings, the served models, counters and clocks, and lists of functions to call.
 
     Returns:
-        The routes, as Starlette has them.
+        The routes, as in Starlette.
 
     Raises:
         Exception: the plugin is faulty; its routes are left out.
@@ -153,8 +153,8 @@ def settings() -> Mapping[str, type[Section]]:  # type: ignore[empty-body]
     """Return the plugin's tables of the configuration file, by name.
 
     Each field has a default, and is annotated with its type and a `Setting`, which says what a
-    project's file may do with it. A plugin sets nothing of the core's: a table, option or variable
-    that is there already is refused, and so is a field that a run takes.
+    project's file may do with it. A plugin cannot replace a table, option or variable that exists,
+    or a field of a run.
 
     Returns:
         The tables. ``Configuration.section(NAME)`` gives the values.
@@ -169,9 +169,10 @@ def backends() -> Mapping[str, BackendMaker]:  # type: ignore[empty-body]
     """Return backends by the word before their addresses, such as ``ollama:URL``.
 
     Returns:
-        For each interface, what makes the backend. Its ``kind`` is ``native`` if it takes messages
-        and tools, and `CompletionsBackend` shows what it may offer besides. Under ``local``, what
-        loads a model into this process: it takes the model's folder, and ``note``.
+        For each interface, a function or class that makes the backend. The backend's ``kind`` is
+        ``native`` if it takes messages and tools; `CompletionsBackend` shows what else it may
+        offer. Under ``local``, a function that loads a model into this process: it takes the
+        model's folder, and ``note``.
 
     Raises:
         Exception: the plugin is faulty; its interfaces are left out.
@@ -180,7 +181,7 @@ def backends() -> Mapping[str, BackendMaker]:  # type: ignore[empty-body]
 
 @hookspec
 def store() -> Iterable[StoreKind]:  # type: ignore[empty-body]
-    """Return kinds of places for sessions, which the setting ``sessions`` may name.
+    """Return kinds of stores for sessions, which the setting ``sessions`` may name.
 
     Returns:
         The kinds. The first one of a scheme is used.
@@ -210,7 +211,7 @@ def sources(  # type: ignore[empty-body]
 
 @hookspec
 def tables() -> Iterable[SessionTable]:  # type: ignore[empty-body]
-    """Return what the plugin keeps in tables beside the sessions.
+    """Return the tables that the plugin stores beside the sessions.
 
     Returns:
         The tables.
@@ -257,7 +258,7 @@ class Plugins:
         self.faults: dict[str, str] = {}
         """The parts of each faulty plugin that were left out, with the reasons, by its name."""
         self.without_settings: set[str] = set()
-        """The plugins whose tables of settings are not known, by reason of a fault."""
+        """The plugins whose tables of settings are unknown because of a fault."""
         self._reasons: dict[str, list[str]] = {}
         self._package, self._find = package, find
         self._manager = pluggy.PluginManager(GROUP)

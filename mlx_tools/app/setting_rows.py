@@ -143,7 +143,7 @@ def _fields(section: type[Section]) -> Iterator[tuple[str, Any]]:
 
 
 def _setting(annotation: Any) -> Setting | None:
-    """Return what an annotation declares; None for a table."""
+    """Return the setting that an annotation declares; None for a table."""
     metas = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
     return next((meta for meta in metas if isinstance(meta, Setting)), None)
 
