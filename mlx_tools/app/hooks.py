@@ -195,7 +195,7 @@ def store() -> Iterable[StoreKind]:  # type: ignore[empty-body]
 def sources(  # type: ignore[empty-body]
     sources: BoundSources, roots: Sequence[str]
 ) -> Mapping[str, SourceMaker]:
-    """Return what makes the tools of bound sources, by the kind of source.
+    """Return the makers of the tools of bound sources, by the kind of source.
 
     Args:
         sources: the sources that a person agreed to.
@@ -471,7 +471,7 @@ def backend_makers() -> dict[str, BackendMaker]:
 
 
 def source_makers(sources: BoundSources, roots: Sequence[str]) -> dict[str, SourceMaker]:
-    """Return what makes the tools of bound sources, by the kind of source."""
+    """Return the makers of the tools of bound sources, by the kind of source."""
     return _collect_by_name("sources", sources=sources, roots=roots)
 
 
