@@ -622,8 +622,7 @@ class Conversation:
 
     async def _finish_closed_stream(self) -> None:
         """Wait for the end of a stream that its reader left with ``break``."""
-        # The event loop closes it: for three turns of the loop the task that it reads is not
-        # cancelled yet.
+        # The event loop closes it, and cancels the task that it reads within three turns.
         for _ in range(3):
             if self._answering is None:
                 return
