@@ -207,7 +207,7 @@ class _Request:
     def add_secret(self, scheme: Mapping[str, Any], secret: str) -> None:
         """Add the secret of a scheme to the request."""
         if not secret.isascii() or not secret.isprintable():
-            raise ToolError("its secret has characters that no header can have")
+            raise ToolError("its secret holds what no header can have")
         kind, how = scheme.get("type"), str(scheme.get("scheme", "bearer")).lower()
         if kind == "apiKey":
             name, place = str(scheme.get("name")), scheme.get("in")
