@@ -496,8 +496,8 @@ class ConstrainedObject:
         """Return whether a key that has just ended, before its colon, is allowed there."""
         if not self.text.endswith('"') or not self._key_is_due():
             return True
-        misfit = self.retry(f"{self.text}:").violation
-        return misfit is None or misfit.kind == "value"  # the quote ended a value
+        violation = self.retry(f"{self.text}:").violation
+        return violation is None or violation.kind == "value"  # the quote ended a value
 
     def _decides_nothing(self, rejected_text: str) -> bool:
         """Return whether the open value is still undecided, as ``rejected_text`` is not."""
