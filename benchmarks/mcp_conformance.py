@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
 from mlx_tools.app import AccessRules, RunOptions, config  # noqa: E402
-from mlx_tools.cli.call_text import format_call_message, in_words  # noqa: E402
+from mlx_tools.cli.call_text import escape_line, format_call_message  # noqa: E402
 from mlx_tools.plugins.mcp.delegation import Delegation  # noqa: E402
 from mlx_tools.plugins.mcp.elicitation import ApprovalText  # noqa: E402
 from mlx_tools.plugins.mcp.mcp_server import McpServer, serve_http  # noqa: E402
@@ -127,7 +127,8 @@ def served() -> Iterator[str]:
         delegation = Delegation(RunOptions(configuration=loaded), lambda name: loaded, note)
         for one in TOOLS:
             delegation.registry.add(one)
-        server = McpServer(delegation, ApprovalText(format_call_message, in_words), by_person=False)
+        text = ApprovalText(format_call_message, escape_line)
+        server = McpServer(delegation, text, by_person=False)
         anyio.run(serve_http, server, "127.0.0.1", 0, AccessRules(), note)
 
     threading.Thread(target=serve, daemon=True).start()

@@ -89,14 +89,14 @@ def serve(counted):
 def call(counted):
     from mcp import Client
     from mlx_tools.app import RunOptions, config
-    from mlx_tools.cli.call_text import format_call_message, in_words
+    from mlx_tools.cli.call_text import format_call_message, escape_line
     from mlx_tools.plugins.mcp.delegation import Delegation
     from mlx_tools.plugins.mcp.elicitation import ApprovalText
     from mlx_tools.plugins.mcp.mcp_server import McpServer
     options = {"backend.url": "http://127.0.0.1:9", "policy.preset": "readonly_basic"}
     run = RunOptions(configuration=config.load(options=options))
     delegation = Delegation(run, lambda profile: run.configuration, lambda text: None)
-    server = McpServer(delegation, ApprovalText(format_call_message, in_words), True).server()
+    server = McpServer(delegation, ApprovalText(format_call_message, escape_line), True).server()
 
     async def ask_server():
         async with Client(server) as client:

@@ -15,7 +15,7 @@ from msgspec import to_builtins
 
 from mlx_tools.app import approval_templates, build_registry, list_roots
 from mlx_tools.cli import options
-from mlx_tools.cli.call_text import TextLine, as_name, format_value, in_words, show_all
+from mlx_tools.cli.call_text import TextLine, escape_line, escape_name, format_value, show_all
 from mlx_tools.cli.completion import template_ids, tool_names
 from mlx_tools.cli.inputs import confirm, parse_json
 from mlx_tools.cli.options import AsJsonLines, Yes, argument, option
@@ -155,12 +155,12 @@ def _arguments(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any
 
 def _lines(template: ApprovalTemplate) -> Iterator[str]:
     until = datetime.fromisoformat(template.expires_at).astimezone()
-    yield f"{template.id} {as_name(template.tool)}, until {until:%Y-%m-%d %H:%M}".strip()
+    yield f"{template.id} {escape_name(template.tool)}, until {until:%Y-%m-%d %H:%M}".strip()
     for name, pattern in template.arguments.items():
         shown = "anything" if pattern == "*" else format_value(pattern)
-        yield f"  {as_name(name)}: {shown}"
+        yield f"  {escape_name(name)}: {shown}"
     if template.roots:
-        roots = ", ".join(map(in_words, template.roots))
+        roots = ", ".join(map(escape_line, template.roots))
         yield f"  in runs whose folders lie in {roots}; paths are below it"
     if template.nested:
         yield "  in runs within a call too"

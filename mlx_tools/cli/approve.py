@@ -16,11 +16,11 @@ from mlx_tools.app import Configuration
 from mlx_tools.cli import inputs
 from mlx_tools.cli.call_text import (
     TextLine,
-    as_name,
     describe_call,
+    escape_line,
+    escape_name,
     exact,
     get_screen_size,
-    in_words,
     show,
     summarise_call,
     wrap_lines,
@@ -138,7 +138,7 @@ class Questions:
         try:
             for number, request in enumerate(requests, start=1):
                 if any(_covers(consent, request) for consent in consents):
-                    self._say(f"{as_name(request.name)}: approved for the session")
+                    self._say(f"{escape_name(request.name)}: approved for the session")
                     yield ApprovalAnswer(True, APPROVED, for_session=True)
                     continue
                 place = f"{number} of {many}" if many > 1 else ""
@@ -240,7 +240,7 @@ class Questions:
         try:
             changed = _edit_text(text, self._keyboard, self._screen)
         except EditFailed as error:
-            self._say(in_words(f"Nothing was changed: {error}."))
+            self._say(escape_line(f"Nothing was changed: {error}."))
             return request, draft
         try:
             value = inputs.parse_object(changed, "the arguments")
@@ -251,7 +251,7 @@ class Questions:
                 return approval_request, ""
             return self._look(approval_request, value), ""
         except UsageError as error:
-            self._say(in_words(f"{error}. The call is as it was; e goes on with your text."))
+            self._say(escape_line(f"{error}. The call is as it was; e goes on with your text."))
             return request, changed or text
 
     def _show_brief(
@@ -312,8 +312,8 @@ def _offer(keys: str, request: ApprovalRequest, columns: int, *, omits: bool) ->
     word_ends = {key: _KEYS[key][1] for key in keys}
     if "s" in keys and request.consent_binding:
         (argument,) = request.consent_binding
-        words["s"] = f"s this {in_words(argument)} {_KEYS['s'][0]}"
-        word_ends["s"] += f", this {in_words(argument)}"
+        words["s"] = f"s this {escape_line(argument)} {_KEYS['s'][0]}"
+        word_ends["s"] += f", this {escape_line(argument)}"
     if omits:
         words |= {"y": "y yes, typed out"}
     if request.in_doubt:
@@ -343,7 +343,7 @@ def _edit_text(text: str, keyboard: TextIO, screen: TextIO) -> str:
 
     text = " ".join(line.strip() for line in text.split("\n"))
     if not steerable(screen):
-        print(f"Now it is:\n{in_words(text)}", file=screen)
+        print(f"Now it is:\n{escape_line(text)}", file=screen)
         text = ""
     line = edit_line(keyboard, screen, "The arguments: ", text)
     if not line or not line.strip():

@@ -57,7 +57,7 @@ def format_value(value: Any) -> str:
     return _scalar(value, True)
 
 
-def in_words(text: str) -> str:
+def escape_line(text: str) -> str:
     """Return a text on one line.
 
     Control characters, invisible ones and long runs of spaces are escaped.
@@ -68,10 +68,11 @@ def in_words(text: str) -> str:
 def home_path(path: str) -> str:
     """Return a path from the home folder, so that it is valid from anywhere."""
     full, home = expand_user(path).resolve(), Path.home().resolve()
-    return in_words(str(Path("~", full.relative_to(home)) if full.is_relative_to(home) else full))
+    shown = Path("~", full.relative_to(home)) if full.is_relative_to(home) else full
+    return escape_line(str(shown))
 
 
-def as_name(name: str) -> str:
+def escape_name(name: str) -> str:
     """Return a name in ASCII: a letter that only looks like another one is escaped."""
     text = json.dumps(name)[1:-1]
     return text if len(text) <= 200 else f"{text[:199]}… ({len(name)} characters)"
@@ -195,7 +196,7 @@ def summarise_call(
     again_mark = " AGAIN" if request.in_doubt else ""
     edited_mark = " with your arguments" if edited else ""
     of_many = f" ({place})" if place else ""
-    head = f"Run {as_name(request.name)}{again_mark}{edited_mark}{of_many}? "
+    head = f"Run {escape_name(request.name)}{again_mark}{edited_mark}{of_many}? "
     arguments, are_complete = _beginnings(request.arguments, size.columns - 3 - len(head))
     top = [*wrap_lines([TextLine(head + arguments, "bold", True, True)], size.columns)]
     warnings = [*wrap_lines(_warnings(request), size.columns)]
@@ -247,7 +248,7 @@ def _body(request: ApprovalRequest, whole: bool) -> tuple[Iterator[TextLine], st
     """
     if request.preview:
         lines = request.preview.removesuffix("\n").split("\n")
-        counts = in_words(request.counts or _count_changes(lines))
+        counts = escape_line(request.counts or _count_changes(lines))
         return diff(request.preview), f"{len(lines)} lines" + (f" ({counts})" if counts else "")
     text = "" if whole else exact(request.arguments)
     lines = text.split("\n") if text else []
@@ -268,7 +269,7 @@ def _warnings(request: ApprovalRequest) -> Iterator[TextLine]:
     if request.in_doubt:
         yield TextLine("! It was started before, and may have done its work", "yellow")
     elif request.suspect or request.is_changed:
-        yield TextLine(f"! {cut(in_words(request.reason), _REASON_CHARS)}", "yellow")
+        yield TextLine(f"! {cut(escape_line(request.reason), _REASON_CHARS)}", "yellow")
     text, preview = _dumped(request.arguments), request.preview.translate(_USUAL)
     if (
         escape_invisible(text) != text
@@ -280,8 +281,8 @@ def _warnings(request: ApprovalRequest) -> Iterator[TextLine]:
 
 def omission(request: ApprovalRequest) -> str:
     """Return the line about the part of a change that cannot be shown, and its size."""
-    counts = f" (the whole change: {in_words(request.counts)})" if request.counts else ""
-    return f"! NOT ALL OF THE CHANGE IS SHOWN: {in_words(request.omitted)}{counts}"
+    counts = f" (the whole change: {escape_line(request.counts)})" if request.counts else ""
+    return f"! NOT ALL OF THE CHANGE IS SHOWN: {escape_line(request.omitted)}{counts}"
 
 
 def describe_call(
@@ -293,27 +294,27 @@ def describe_call(
     """
     of_many = f" ({place})" if place else ""
     subject = "The model asks" if by_model else "You ask"
-    reason = in_words(request.reason)
-    yield TextLine(f"{subject} to call {as_name(request.name)}{of_many}: {reason}.", "bold")
+    reason = escape_line(request.reason)
+    yield TextLine(f"{subject} to call {escape_name(request.name)}{of_many}: {reason}.", "bold")
     if request.suspect or request.in_doubt:
         yield TextLine(IN_DOUBT if request.in_doubt else SUSPECT, "yellow")
     if request.preview:
-        counts = f" ({in_words(request.counts)})" if request.counts else ""
+        counts = f" ({escape_line(request.counts)})" if request.counts else ""
         yield TextLine(f"What it would change{counts}:", "bold")
         yield from diff(request.preview)
     if request.omitted:
         yield TextLine(omission(request), "yellow")
     yield TextLine("Your arguments:" if edited else "Arguments:", "bold")
     yield from (TextLine(text, foreign=True) for text in exact(request.arguments).split("\n"))
-    yield TextLine(f"digest {in_words(request.digest)}")
+    yield TextLine(f"digest {escape_line(request.digest)}")
     if request.expires_at:
-        yield TextLine(f"an approval holds until {in_words(request.expires_at)}")
+        yield TextLine(f"an approval holds until {escape_line(request.expires_at)}")
 
 
 def format_call_message(request: ApprovalRequest) -> str:
     """Return a call as a message that is shown elsewhere: on one line, then in full."""
     arguments, _ = _beginnings(request.arguments, _PLAIN_COLUMNS)
-    head = TextLine(f"Run {as_name(request.name)}? {arguments}")
+    head = TextLine(f"Run {escape_name(request.name)}? {arguments}")
     return "\n".join(row.text for row in wrap_lines([head, *describe_call(request)], None))
 
 
@@ -328,7 +329,7 @@ def diff(text: str) -> Iterator[TextLine]:
             colour = "bold"
         elif line.startswith(("+", "-")):
             colour = "green" if line[0] == "+" else "red"
-        yield TextLine(in_words(line.replace("\t", "→   ")), colour, foreign=True)
+        yield TextLine(escape_line(line.replace("\t", "→   ")), colour, foreign=True)
 
 
 def diff_sources(old_source: BoundSource, new_source: BoundSource) -> Iterator[TextLine]:

@@ -12,7 +12,7 @@ import typer
 from anyio.from_thread import start_blocking_portal
 
 from mlx_tools.cli import inputs, options, typed_command
-from mlx_tools.cli.call_text import in_words
+from mlx_tools.cli.call_text import escape_line
 from mlx_tools.cli.chat_commands import (
     COMMANDS,
     EXITS,
@@ -220,7 +220,7 @@ def reminder(talk: ChatSession) -> Iterator[str]:
 
 
 def _brief(text: str) -> str:
-    return in_words(cut(" ".join(text.split()), _MAX_RECAP_CHARS))
+    return escape_line(cut(" ".join(text.split()), _MAX_RECAP_CHARS))
 
 
 def banner(talk: ChatSession) -> Iterator[str]:

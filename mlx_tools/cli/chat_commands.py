@@ -29,7 +29,7 @@ from mlx_tools.app import (
 )
 from mlx_tools.backends import list_models
 from mlx_tools.cli import typed_command
-from mlx_tools.cli.call_text import in_words
+from mlx_tools.cli.call_text import escape_line
 from mlx_tools.cli.chat_rights import (
     allow_tools,
     allowable_tools,
@@ -129,7 +129,7 @@ def run_slash_command(talk: ChatSession, line: str) -> None:
     if command is None:
         advice = did_you_mean(word.casefold(), COMMANDS, "/help lists the commands;")
         raise UsageError(
-            f"unknown command {cut(in_words(word), 40)}; nothing was sent",
+            f"unknown command {cut(escape_line(word), 40)}; nothing was sent",
             hint=f"{advice} a space before the / sends it as a question",
         )
     if bool(argument) > bool(command.takes) or (
@@ -222,7 +222,7 @@ def _help(_: ChatSession, name: str) -> str:
         command = COMMANDS.get(ALIASES.get(word, word))
         if command is None:
             raise UsageError(
-                f"unknown command {cut(in_words(word), 40)}",
+                f"unknown command {cut(escape_line(word), 40)}",
                 hint=did_you_mean(word.casefold(), COMMANDS, "/help lists the commands"),
             )
         others = [alias for alias, meant in ALIASES.items() if meant == command.name]
@@ -245,12 +245,12 @@ def _model(talk: ChatSession, words: str) -> None:
         name = talk.model
         # Some servers load a model that they do not list, some answer with another one.
         if name and served and name not in (*served, *local) and not file_exists(name):
-            warn_all([f"the server does not list {in_words(name)}; /model lists what it has"])
+            warn_all([f"the server does not list {escape_line(name)}; /model lists what it has"])
         return
     for place, names in _models(talk):
         for name in names:
             mark = "* " if name == talk.model else "  "
-            print_padded_row(f"{mark}{in_words(name)}", place)
+            print_padded_row(f"{mark}{escape_line(name)}", place)
     note("/model NAME goes on with another; mlx-tools models pull NAME fetches one")
 
 
@@ -309,14 +309,15 @@ def _set(talk: ChatSession, words: str) -> str:
     rows = _limit_rows()
     if name not in rows or not value.strip():
         hint = did_you_mean(name, rows, "/limits lists them")
-        problem = f"there is no limit {cut(in_words(name), 40)}" if name not in rows else "no value"
-        raise UsageError(f"/set: {problem}", hint=hint if name not in rows else "/set NAME VALUE")
+        if name in rows:
+            raise UsageError("/set: no value", hint="/set NAME VALUE")
+        raise UsageError(f"/set: there is no limit {cut(escape_line(name), 40)}", hint=hint)
     row = rows[name]
     try:
         number = row.read(value, scale=_limit_scale(row))
     except ValueError:
         raise UsageError(
-            f"/set {name}: {cut(in_words(value), 40)!r} is not allowed",
+            f"/set {name}: {cut(escape_line(value), 40)!r} is not allowed",
             hint=row.allowed(_limit_scale(row)),
         ) from None
     typed = f"{number / row.setting.scale:.12g}"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from mlx_tools.app import Configuration, config, function_files, list_function_files
-from mlx_tools.cli.call_text import as_name, home_path, in_words
+from mlx_tools.cli.call_text import escape_line, escape_name, home_path
 from mlx_tools.cli.output import cut, first_sentence, print_padded_row, print_prose
 from mlx_tools.cli.talk import ChatSession, folders
 from mlx_tools.errors import UsageError, did_you_mean
@@ -115,7 +115,7 @@ def show_tools(talk: ChatSession, _: str) -> None:
     rows = permissions(talk)
     width = max((len(row.name) for row in rows), default=0)
     for row in rows:
-        print_padded_row(as_name(row.name), str(row), width)
+        print_padded_row(escape_name(row.name), str(row), width)
 
 
 def allow_tools(talk: ChatSession, words: str) -> None:
@@ -161,7 +161,7 @@ def _tools_named(talk: ChatSession, words: str) -> list[str]:
     for name in tools:
         if name not in specs:
             hint = did_you_mean(name, specs, "/tools lists them")
-            raise UsageError(f"there is no tool {cut(in_words(name), 40)}", hint=hint)
+            raise UsageError(f"there is no tool {cut(escape_line(name), 40)}", hint=hint)
     if not tools:
         raise UsageError("no tool is named", hint="/tools lists them")
     return tools
@@ -195,7 +195,7 @@ def roots(talk: ChatSession) -> list[str]:
     root_names = map(RootName.parse, talk.configuration.settings.tools.roots)
     return [
         f"{home_path(root.path)} ({'read, write' if root.writable else 'read'})"
-        + in_words("".join(f" {pattern}" for pattern in root.patterns))
+        + escape_line("".join(f" {pattern}" for pattern in root.patterns))
         for root in root_names
     ]
 
@@ -208,7 +208,7 @@ def change_roots(talk: ChatSession, words: str) -> str:
         if not words.startswith("-"):
             roots_by_path[path] = root.absolute()
         elif roots_by_path.pop(path, None) is None:
-            raise UsageError(f"tools do not see the folder {in_words(root.path)}")
+            raise UsageError(f"tools do not see the folder {escape_line(root.path)}")
         talk.switch_settings(
             talk.configuration.with_options({"tools.roots": list(roots_by_path.values())})
         )
@@ -225,11 +225,11 @@ def change_programs(talk: ChatSession, words: str) -> None:
         elif name[1:] in programs:
             programs.remove(name[1:])
         else:
-            shown = cut(in_words(name[1:]), 40)
+            shown = cut(escape_line(name[1:]), 40)
             raise UsageError(f"the program {shown} was not added", hint="/commands lists these")
     if names:
         talk.switch_settings(talk.configuration.with_options({"tools.commands": programs}))
-    shown = in_words(", ".join(programs))
+    shown = escape_line(", ".join(programs))
     print_prose(shown or "no program besides run_command's own: /commands A,B adds some")
     if programs:
         _tell_permissions(talk, [config.RUN_COMMAND])
@@ -245,7 +245,7 @@ def change_functions(talk: ChatSession, words: str) -> None:
         elif file in files:
             files.remove(file)
         else:
-            shown = cut(in_words(words[1:]), 80)
+            shown = cut(escape_line(words[1:]), 80)
             raise UsageError(f"{shown} was not added", hint="/functions lists these")
         talk.switch_settings(talk.configuration.with_options({"tools.functions": files}))
     shown = "\n".join(map(home_path, files))

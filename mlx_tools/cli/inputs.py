@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TextIO, TypeVar
 
-from mlx_tools.cli.call_text import in_words
+from mlx_tools.cli.call_text import escape_line
 from mlx_tools.cli.output import count_columns, note, steerable, wrap_line
 from mlx_tools.errors import UsageError
 from mlx_tools.parsing import HOOKS, Unreadable
@@ -96,7 +96,7 @@ def with_files(question: str) -> tuple[str, int]:
         if paths:
             texts[str(paths[0])] = _file_text(paths[0])
         elif "\n" not in question and (quoted or _LIKE_A_PATH.fullmatch(names[-1])):
-            note(f"there is no file {in_words(names[-1])}: the question was sent as it stands")
+            note(f"there is no file {escape_line(names[-1])}: the question was sent as it stands")
     added = "".join(f"\n\n{path}:\n{text}" for path, text in texts.items())
     for path, text in texts.items():
         note(f"with the {len(text):,} characters of {path}")
@@ -460,7 +460,7 @@ def confirm(
         return True
     if not is_at_terminal():
         raise UsageError(f"{no_terminal_hint}there is no terminal to confirm on", hint=hint)
-    prompt = wrap_line(f"{in_words(question)} [y/N]", count_columns(sys.stderr), "  ")
+    prompt = wrap_line(f"{escape_line(question)} [y/N]", count_columns(sys.stderr), "  ")
     ask = partial(print, prompt, end=" ", file=sys.stderr, flush=True)
     key = read_key(sys.stdin, sys.stderr, ask) or ""
     print(key, file=sys.stderr)
@@ -505,9 +505,9 @@ def picked(question: str, answers: Sequence[str], given_up: int | None = None) -
         KeyboardInterrupt: Ctrl-C.
     """
     width = count_columns(sys.stderr)
-    print(wrap_line(in_words(question), width), file=sys.stderr)
+    print(wrap_line(escape_line(question), width), file=sys.stderr)
     for number, answer in enumerate(answers, start=1):
-        print(wrap_line(f"  {number}. {in_words(answer)}", width, "     "), file=sys.stderr)
+        print(wrap_line(f"  {number}. {escape_line(answer)}", width, "     "), file=sys.stderr)
     print(f"1-{len(answers)}:", end=" ", file=sys.stderr, flush=True)
     line = (read_line(sys.stdin, given_up) or "").strip()
     if line.isdecimal() and 0 < int(line) <= len(answers):

@@ -21,7 +21,7 @@ from mlx_tools.app import (
     working_directory,
 )
 from mlx_tools.cli import options
-from mlx_tools.cli.call_text import home_path, in_words
+from mlx_tools.cli.call_text import escape_line, home_path
 from mlx_tools.cli.output import count_noun, cut, note
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.policy import Policy, restriction
@@ -138,7 +138,7 @@ def describe_resumed(header: Header) -> str:
 def tell_resumed(saved: SavedSession) -> None:
     """Note which session is continued, and its first question."""
     question = " ".join(open_user_store().summary(saved.header.session).status.question.split())
-    note(f"{describe_resumed(saved.header)}: {cut(in_words(question), 60)}")
+    note(f"{describe_resumed(saved.header)}: {cut(escape_line(question), 60)}")
 
 
 def load_session(session: str, options_given: options.Options) -> SavedSession:
@@ -179,7 +179,7 @@ def describe_status(status: SessionStatus) -> str:
     """Return the state of a session, or how it ended, in words."""
     text: str = status.state
     if status.state == "stopped":
-        text += f": {in_words(status.reason).replace('_', ' ')}"
+        text += f": {escape_line(status.reason).replace('_', ' ')}"
     elif status.pending:
         text += f": {count_noun(len(status.pending), 'approval')} due"
     if status.in_doubt:

@@ -16,7 +16,7 @@ import typer
 
 from mlx_tools.app import build_steps, collect, store_kind
 from mlx_tools.cli import inputs, options
-from mlx_tools.cli.call_text import as_name, format_value, in_words
+from mlx_tools.cli.call_text import escape_line, escape_name, format_value
 from mlx_tools.cli.completion import session_ids
 from mlx_tools.cli.options import AsJson, AsJsonLines, Yes, argument, option
 from mlx_tools.cli.output import (
@@ -337,20 +337,21 @@ def format_time(time: datetime, now: datetime) -> str:
 def gist(status: SessionStatus) -> str:
     """Return the subject of a session, cut to fit a line."""
     if status.state == "damaged":
-        return in_words(status.reason)
+        return escape_line(status.reason)
     if not status.question and status.first_call:
-        return f"a call of {cut(as_name(status.first_call), QUESTION_CHARS)}, without a model"
-    return cut(in_words(" ".join(status.question.split())), QUESTION_CHARS)
+        return f"a call of {cut(escape_name(status.first_call), QUESTION_CHARS)}, without a model"
+    return cut(escape_line(" ".join(status.question.split())), QUESTION_CHARS)
 
 
 def title(listing: ListedSession) -> Lines:
     """Yield the lines about a session as a whole."""
     status = listing.status
-    reason = f" ({in_words(status.reason)})" if status.reason else ""
+    reason = f" ({escape_line(status.reason)})" if status.reason else ""
     yield "bold", f"session {listing.session}: {status.state}{reason}"
-    yield "dim", f"made {in_words(status.created) or '-'}, model {in_words(status.model or '-')}"
+    created, model = escape_line(status.created) or "-", escape_line(status.model or "-")
+    yield "dim", f"made {created}, model {model}"
     if listing.path is not None:
-        yield "dim", f"transcript {in_words(str(listing.path))}"
+        yield "dim", f"transcript {escape_line(str(listing.path))}"
 
 
 def conversation(records: Sequence[Record]) -> Lines:
@@ -363,7 +364,7 @@ def conversation(records: Sequence[Record]) -> Lines:
         notes = [*step.notes, *([f"at {step.timestamp}"] if step.timestamp else [])]
         line = f"{step.label} {step.title}".strip() + (f" ({', '.join(notes)})" if notes else "")
         line += f": {cut(step.words, PREVIEW_CHARS)}" if step.words else ""
-        yield "red" if step.bad else _COLOURS.get(step.kind, ""), in_words(line)
+        yield "red" if step.bad else _COLOURS.get(step.kind, ""), escape_line(line)
         for block in step.blocks:
             if block.is_aside:
                 continue
@@ -379,17 +380,18 @@ def waiting(status: SessionStatus) -> Lines:
     """Yield the calls that a person must decide about, with what an approval needs."""
     for call in status.pending:
         yield "", ""
-        yield "bold", f"an approval is due for {in_words(call.call_id)} {as_name(call.name)}"
+        yield "bold", f"an approval is due for {escape_line(call.call_id)} {escape_name(call.name)}"
         yield "", f"  {format_value(call.arguments)}"
-        yield "", f"  digest {in_words(call.digest)}"
-        yield "", f"  until {in_words(call.expires_at)}"
+        yield "", f"  digest {escape_line(call.digest)}"
+        yield "", f"  until {escape_line(call.expires_at)}"
     for key in status.in_doubt:
-        yield "yellow", f"{in_words(key)} is in doubt: it was started, and may have done its work"
+        doubt = "is in doubt: it was started, and may have done its work"
+        yield "yellow", f"{escape_line(key)} {doubt}"
 
 
 def _text(text: str) -> Lines:
     for line in text.split("\n"):
-        yield "", f"  {in_words(line.expandtabs(4))}"
+        yield "", f"  {escape_line(line.expandtabs(4))}"
 
 
 def _as_json(listing: ListedSession) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from mlx_tools.cli.call_text import as_name, in_words
+from mlx_tools.cli.call_text import escape_line, escape_name
 from mlx_tools.cli.options import AsJson, option
 from mlx_tools.cli.output import count_noun, note, print_json, print_text, progress_counter, table
 from mlx_tools.cli.saved_sessions import open_user_store
@@ -148,7 +148,7 @@ def _make_model_row(name: str, counters: Counters) -> Sequence[str]:
     answered = _share(counters.ends.get("answered", 0), counters.questions)
     duration = timedelta(seconds=counters.duration_ms // 1000)
     figures = (counters.questions, answered, counters.completions, *tokens, *lines, duration)
-    return [in_words(name), *map(str, figures)]
+    return [escape_line(name), *map(str, figures)]
 
 
 def _make_tool_row(name: str, total: Counters) -> Sequence[str]:
@@ -162,7 +162,7 @@ def _make_tool_row(name: str, total: Counters) -> Sequence[str]:
         tool_counters.repaired,
         mean,
     )
-    return [as_name(name), *map(str, figures)]
+    return [escape_name(name), *map(str, figures)]
 
 
 def _share(part: int, whole: int) -> str:

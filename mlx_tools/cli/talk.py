@@ -25,7 +25,7 @@ from mlx_tools.app import (
     with_settings,
 )
 from mlx_tools.cli.background import Turns, wait_for
-from mlx_tools.cli.call_text import in_words
+from mlx_tools.cli.call_text import escape_line
 from mlx_tools.cli.inputs import ctrl_c_later, is_at_terminal, picked
 from mlx_tools.cli.output import note
 from mlx_tools.cli.saved_sessions import open_user_store
@@ -392,7 +392,7 @@ class ChatSession:
         form, route = self.controller.settings.chat_format, self.controller.settings.route
         if form is None or route.get("path") == "native":
             return "the server's own", None
-        return in_words(form.name), replace(form, name="")
+        return escape_line(form.name), replace(form, name="")
 
     def _open_controller(
         self, run: RunOptions, saved: SavedSession | None = None

@@ -9,7 +9,7 @@ import typer
 
 from mlx_tools.app import load_registry
 from mlx_tools.cli import options
-from mlx_tools.cli.call_text import TextLine, in_words, show_all
+from mlx_tools.cli.call_text import TextLine, escape_line, show_all
 from mlx_tools.cli.completion import tool_names
 from mlx_tools.cli.inputs import confirm
 from mlx_tools.cli.options import Yes, argument
@@ -65,7 +65,7 @@ def remove(name: ToolName, yes: Yes = False) -> int:
     done = offer.remove(lambda question: confirm(question, yes))
     if done is None:
         return EXIT_STOPPED
-    complain(in_words(done), kind="done")
+    complain(escape_line(done), kind="done")
     return EXIT_OK
 
 
@@ -89,7 +89,7 @@ def tell_printed(name: str, registry: Registry) -> None:
     place, text = offer.last_output() or ("", "")
     if text.strip():
         note(f"its last call printed, in {place}:")
-        show_all(TextLine(in_words(line), foreign=True) for line in text.split("\n"))
+        show_all(TextLine(escape_line(line), foreign=True) for line in text.split("\n"))
 
 
 def tell_callable(names: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from mlx_tools.app import call_recorded, config
-from mlx_tools.cli.call_text import in_words
+from mlx_tools.cli.call_text import escape_line
 from mlx_tools.cli.output import cut, note, print_text
 from mlx_tools.cli.view import LiveView, show_change
 from mlx_tools.controller import DirectCall, PauseApprover, shorten
@@ -59,7 +59,7 @@ def run_line(talk: ChatSession, line: str) -> None:
         )
     elif call.error is not None:
         hint = f"/allow {call.name}" if call.error.code == "not_allowed" else None
-        raise UsageError(f"nothing ran: {in_words(call.error.message)}", hint=hint)
+        raise UsageError(f"nothing ran: {escape_line(call.error.message)}", hint=hint)
     elif call.result is not None:
         _keep(talk, line, call.result.content or "")
 
@@ -114,7 +114,7 @@ def _check_program(talk: ChatSession, program: str) -> None:
         reason = reason.replace("--root DIR", "/root DIR")
         raise UsageError(f"nothing ran: {config.RUN_COMMAND} is off: {reason}")
     if program not in _programs(talk):
-        shown = cut(in_words(program), 40)
+        shown = cut(escape_line(program), 40)
         hint = f"/commands {shown} adds it; {_AS_QUESTION}"
         raise UsageError(f"nothing ran: run_command may not run {shown}", hint=hint)
 

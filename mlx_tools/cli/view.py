@@ -15,8 +15,8 @@ from typing import Any, Final, Self, TextIO
 
 from mlx_tools.cli.call_text import (
     TextLine,
-    as_name,
     diff,
+    escape_name,
     exact,
     get_screen_size,
     show,
@@ -357,7 +357,8 @@ class LiveView:
         """
         if self._steps is None:
             return
-        name, arguments = escape_for_terminal(f"· {event.name} "), self._arguments.pop(event.call, {})
+        name = escape_for_terminal(f"· {event.name} ")
+        arguments = self._arguments.pop(event.call, {})
         took = f" · {took}" if took else ""
         room = get_screen_size(self._steps).columns - 1 - cells(took)
         head_room = room * _HEAD_SHARE[0] // _HEAD_SHARE[1]
@@ -445,10 +446,10 @@ def show_change(
 
     If that is unknown, the call.
     """
-    head = TextLine(f"{as_name(name)} would change:", "bold")
+    head = TextLine(f"{escape_name(name)} would change:", "bold")
     lines = diff(preview)
     if not preview:
-        head = TextLine(f"{as_name(name)} would be called with:", "bold")
+        head = TextLine(f"{escape_name(name)} would be called with:", "bold")
         lines = (TextLine(line, foreign=True) for line in exact(arguments or {}).split("\n"))
     show(wrap_lines([head, *lines], count_columns(screen)), screen)
 
@@ -533,7 +534,7 @@ def _fit_arguments(arguments: Mapping[str, Any], columns: int) -> str:
 
     The longest are cut, a path at its beginning: its end tells it from others.
     """
-    texts = [for_terminal(_line(_write_argument(value))) for value in arguments.values()]
+    texts = [escape_for_terminal(_line(_write_argument(value))) for value in arguments.values()]
     room = columns - 2 * (len(texts) - 1)
     widths = [min(cells(text), columns) for text in texts]
     longest = max(widths, default=0)

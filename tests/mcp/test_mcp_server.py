@@ -21,7 +21,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import CallToolResult, ElicitResult, InputRequiredResult
 
 from mlx_tools.app import AccessRules, RunOptions, config, session_store
-from mlx_tools.cli.call_text import format_call_message, in_words
+from mlx_tools.cli.call_text import escape_line, format_call_message
 from mlx_tools.controller import ApprovalRequest, ApproveAlways
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import replace
@@ -64,7 +64,7 @@ def serving(home: Path) -> Iterator[Serving]:
 
         return McpServer(
             Delegation(run, load, lambda text: None),
-            ApprovalText(format_call_message, in_words),
+            ApprovalText(format_call_message, escape_line),
             by_person,
         )
 
@@ -149,7 +149,7 @@ def test_no_tool_takes_the_name_of_our_own(serving: Serving) -> None:
     delegation = serving(policy__allow="*").delegation
     delegation.registry.add(resume_run)
     with pytest.raises(UsageError, match="a tool is called resume_run"):
-        McpServer(delegation, ApprovalText(format_call_message, in_words), True)
+        McpServer(delegation, ApprovalText(format_call_message, escape_line), True)
 
 
 # --- runs -----------------------------------------------------------------------------------------

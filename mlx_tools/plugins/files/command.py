@@ -9,7 +9,7 @@ from typing import Final
 import typer
 
 from mlx_tools.cli import inputs
-from mlx_tools.cli.call_text import in_words
+from mlx_tools.cli.call_text import escape_line
 from mlx_tools.cli.options import AsJson, Yes
 from mlx_tools.cli.output import complain, count_noun, note, print_json, print_text
 from mlx_tools.cli.saved_sessions import open_user_store
@@ -108,7 +108,7 @@ def _tell_undone(steps: Iterable[UndoStep]) -> None:
 def _change(step: UndoStep) -> str:
     """Describe a step in a line: what will happen to the file, or what has."""
     will, did = _DO[step.action]
-    path = in_words(step.change.path)
+    path = escape_line(step.change.path)
     if step.status == "refused":
-        return f"cannot {will} {path}: {in_words(step.reason)}"
+        return f"cannot {will} {path}: {escape_line(step.reason)}"
     return f"{did if step.status == 'undone' else will} {path}"

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
-from mlx_tools.cli.call_text import TextLine, as_name, exact, in_words, show_all
+from mlx_tools.cli.call_text import TextLine, escape_line, escape_name, exact, show_all
 from mlx_tools.cli.inputs import confirm
 from mlx_tools.cli.options import Yes, argument
 from mlx_tools.cli.output import note, print_text
@@ -157,9 +157,9 @@ def _describe_tool(folder: ToolFolder) -> Iterator[TextLine]:
     Nothing of it can look like a line of ours.
     """
     spec = folder.spec
-    yield TextLine(f"{as_name(spec.name)}, from {in_words(str(folder.path))}")
+    yield TextLine(f"{escape_name(spec.name)}, from {escape_line(str(folder.path))}")
     for line in spec.description.split("\n"):
-        yield TextLine(in_words(line), foreign=True)
+        yield TextLine(escape_line(line), foreign=True)
     for line in exact(spec.parameters).split("\n"):
         yield TextLine(line, foreign=True)
     has_all_effects = spec.effects == ALL_EFFECTS
@@ -173,15 +173,14 @@ def _describe_tool(folder: ToolFolder) -> Iterator[TextLine]:
     if restrictions.whitelist:
         parameters = restrictions.parameters
         kinds = [kind for kind in ("paths", "commands") if getattr(parameters, kind)]
-        patterns = ", ".join(map(in_words, restrictions.whitelist))
-        names = ", ".join(map(in_words, sorted(parameters.paths | parameters.commands)))
+        patterns = ", ".join(map(escape_line, restrictions.whitelist))
+        names = ", ".join(map(escape_line, sorted(parameters.paths | parameters.commands)))
         yield TextLine(f"{' and '.join(kinds)} that it may be given: {patterns} (in {names})")
     if folder.missing:
-        yield TextLine(
-            f"it needs packages that are not installed: {', '.join(map(in_words, folder.missing))}"
-        )
+        names = ", ".join(map(escape_line, folder.missing))
+        yield TextLine(f"it needs packages that are not installed: {names}")
     yield TextLine(f"variables it sees: {', '.join(folder.environment) or 'none of yours'}")
     yield TextLine(f"files: {len(folder.contents)}, {folder.size} bytes, digest {folder.digest}")
     for name, file in sorted(folder.contents.items()):
-        yield TextLine(f"{in_words(name)}  {len(file.data)} bytes", foreign=True)
+        yield TextLine(f"{escape_line(name)}  {len(file.data)} bytes", foreign=True)
     yield TextLine(_NO_SANDBOX)

@@ -21,10 +21,10 @@ from mlx_tools.app import AccessRules, Configuration
 from mlx_tools.cli import options
 from mlx_tools.cli.call_text import (
     TextLine,
-    as_name,
     diff_sources,
+    escape_line,
+    escape_name,
     format_call_message,
-    in_words,
     show_all,
 )
 from mlx_tools.cli.inputs import confirm, parse_json, read_text, run_loop
@@ -230,7 +230,7 @@ def serve(
 
     server = McpServer(
         Delegation(run, load, note),
-        ApprovalText(format_call_message, in_words),
+        ApprovalText(format_call_message, escape_line),
         by_person=transport == "stdio" or bool(key),
     )
     with suppress(KeyboardInterrupt):
@@ -255,7 +255,7 @@ def _agree(name: str, place: Mapping[str, Any], reads: Sequence[str], yes: bool)
     """
     source = BoundSource(name=name, kind="mcp", location=place)
     verb = "is reached at" if "url" in place else "is started as"
-    show_all([TextLine(f"{name} {verb}: {in_words(mask_place(place))}", "bold")])
+    show_all([TextLine(f"{name} {verb}: {escape_line(mask_place(place))}", "bold")])
     if not confirm("Connect to it?", yes):
         return False
     offer = _inspect_source(source)
@@ -292,7 +292,7 @@ def _inspect_source(source: BoundSource) -> ServerOffer:
 def _sign_in(page: str) -> None:
     import webbrowser
 
-    note(f"sign in at {in_words(page)}")
+    note(f"sign in at {escape_line(page)}")
     webbrowser.open(page)
 
 
@@ -329,21 +329,21 @@ def _describe_server(
 
     Its own text is marked as foreign.
     """
-    yield TextLine(f"{source.name}: {in_words(mask_place(source.location))}", "bold")
-    yield TextLine(f"it calls itself {in_words(source.version) or 'nothing'}")
+    yield TextLine(f"{source.name}: {escape_line(mask_place(source.location))}", "bold")
+    yield TextLine(f"it calls itself {escape_line(source.version) or 'nothing'}")
     for tool in source.tools:  # all of them, since the person agrees to each
         effects = ", ".join(tool.effects)
-        yield TextLine(f"{as_name(source.tool_name(tool.name))}: {effects}")
+        yield TextLine(f"{escape_name(source.tool_name(tool.name))}: {effects}")
         words = cut(" ".join(tool.description.split()), 200)
         if words:
-            yield TextLine(in_words(words), foreign=True)
+            yield TextLine(escape_line(words), foreign=True)
         if hints.get(tool.name):
-            yield TextLine(f"it hints, and is not believed: {in_words(hints[tool.name])}", "dim")
+            yield TextLine(f"it hints, and is not believed: {escape_line(hints[tool.name])}", "dim")
     for name, reason in refusals.items():
-        yield TextLine(f"left out: {in_words(cut(name, 80))}: {in_words(reason)}", "yellow")
+        yield TextLine(f"left out: {escape_line(cut(name, 80))}: {escape_line(reason)}", "yellow")
     if prompts := source.location.get("prompts"):
         listed = ", ".join(f"/{source.name}:{name}" for name in prompts)
-        yield TextLine(f"prompts for chat: {in_words(listed)}")
+        yield TextLine(f"prompts for chat: {escape_line(listed)}")
     if source.location.get("resources"):
         yield TextLine("it has resources, which mcp_read reads")
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from mlx_tools.cli.call_text import TextLine, as_name, diff_sources, in_words, show_all
+from mlx_tools.cli.call_text import TextLine, diff_sources, escape_line, escape_name, show_all
 from mlx_tools.cli.inputs import MAX_BYTES, confirm, read_bytes
 from mlx_tools.cli.options import Yes, argument, option
 from mlx_tools.cli.output import complain, count_noun, cut, note
@@ -164,7 +164,7 @@ def _place(
             f"{document.place} names no server with its whole address", hint="give --server URL"
         )
     if fault := find_server_fault(url):
-        raise UsageError(f"the server {in_words(url[:200])}: {fault}", hint="give --server URL")
+        raise UsageError(f"the server {escape_line(url[:200])}: {fault}", hint="give --server URL")
     schemes = document.secrets()
     secrets_by_scheme = dict(old_source.location["secrets"]) if old_source is not None else {}
     for scheme, secret_place in map(parse_secret, secrets):
@@ -206,13 +206,13 @@ def _refuse_unknown(requested_names: Sequence[str], names: Sequence[str], noun: 
 def _describe_source(source: BoundSource, candidates: Operations) -> Iterator[TextLine]:
     """Yield a description of the source; the document's own text is marked as foreign."""
     digest = source.digest[:16]
-    yield TextLine(f"{source.name}, version {in_words(source.version)}, digest {digest}", "bold")
+    yield TextLine(f"{source.name}, version {escape_line(source.version)}, digest {digest}", "bold")
     servers = {
         source.location["server"],
         *(tool.location.get("server") for tool in source.tools),
     } - {None}
     for server in sorted(servers):
-        yield TextLine(f"asked at {in_words(server)}")
+        yield TextLine(f"asked at {escape_line(server)}")
     if len(servers) > 1:
         secret = ", with the secrets that they need" if source.location["secrets"] else ""
         yield TextLine(f"! These are {len(servers)} servers{secret}", "yellow")
@@ -221,14 +221,14 @@ def _describe_source(source: BoundSource, candidates: Operations) -> Iterator[Te
     for tool in source.tools:  # all of them, since the person agrees to each
         line = tool.description.partition("\n")[0]
         kind = "writes" if "write" in tool.effects else "reads"
-        yield TextLine(f"{kind}  {as_name(source.tool_name(tool.name))}")
+        yield TextLine(f"{kind}  {escape_name(source.tool_name(tool.name))}")
         place = tool.location.get("server", source.location["server"]) + tool.location["path"]
-        yield TextLine(f"  {tool.location['method']} {in_words(place)}", foreign=True)
+        yield TextLine(f"  {tool.location['method']} {escape_line(place)}", foreign=True)
         if line:
-            yield TextLine(f"  {in_words(cut(line, 100))}", foreign=True)
+            yield TextLine(f"  {escape_line(cut(line, 100))}", foreign=True)
     for name, refusal in candidates:
         if isinstance(refusal, OperationRefused):
-            text = f"left out: {in_words(cut(name, 80))}: {in_words(refusal.message)}"
+            text = f"left out: {escape_line(cut(name, 80))}: {escape_line(refusal.message)}"
             yield TextLine(text, "yellow")
     secret_places = source.location["secrets"]
     needed = {
@@ -237,8 +237,8 @@ def _describe_source(source: BoundSource, candidates: Operations) -> Iterator[Te
     for scheme in sorted(needed):
         place_of_secret = secret_places.get(scheme)
         origin = (
-            f"from {in_words(place_of_secret)}"
+            f"from {escape_line(place_of_secret)}"
             if place_of_secret
             else f"not named (--secret {scheme}=env:VARIABLE)"
         )
-        yield TextLine(f"secret {in_words(scheme)}: {origin}")
+        yield TextLine(f"secret {escape_line(scheme)}: {origin}")
