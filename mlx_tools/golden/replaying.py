@@ -84,7 +84,7 @@ from mlx_tools.transcript import (
 _NO_TIME: Final = datetime(2000, 1, 1, tzinfo=UTC)
 """The time of whatever is written in a replay: what was recorded has its own."""
 
-_BY_RULE: Final = frozenset(("format_errors", "iteration_limit", "repeated_call"))
+_BY_RULE: Final = frozenset(("format_errors", "iteration_limit", "repeated_call", "repetition"))
 """Reasons to stop that follow from the records; the others come from outside."""
 
 _OUTSIDE_RULES: Final = frozenset(("access_list", "changed", "edited"))

@@ -16,12 +16,18 @@ from hypothesis import strategies as st
 
 from mlx_tools import Limits, Policy, Registry, Tool, ToolSpec, TranscriptStore
 from mlx_tools.controller import ApprovalAnswer
-from mlx_tools.golden import Golden, make_golden, replay, settle, write_golden
+from mlx_tools.golden import CannotSettle, Golden, make_golden, replay, settle, write_golden
 from mlx_tools.messages import FinishReason, replace
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import load_words
 from mlx_tools.testing import Script, ScriptedApprover
-from mlx_tools.transcript.records import CompactedRecord, CompletionRecord, MendRecord
+from mlx_tools.transcript.records import (
+    CompactedRecord,
+    CompletionRecord,
+    CorrectionRecord,
+    MendRecord,
+    StoppedRecord,
+)
 from tests.examples import FEW
 from tests.golden.made import session_of
 
@@ -250,3 +256,16 @@ def test_words_that_stand_for_what_left_are_compared(tmp_path: Path) -> None:
         for d in replay(golden, words=replace(words, texts={**words.texts, **gone})).differences
     }
     assert told == "prompt"
+
+
+@pytest.mark.parametrize("reason", ["format_errors", "repeated_call", "repetition"])
+def test_a_stop_that_does_not_follow_from_the_records_is_a_difference(
+    reason: Any, tmp_path: Path
+) -> None:
+    scripts = [Script('{"type":"tool_call","name":'), Script("Enough.")]
+    session, registry, _ = recorded(tmp_path, scripts=scripts)
+    end = next(n for n, r in enumerate(session.records) if isinstance(r, CorrectionRecord))
+    records = (*session.records[: end + 1], StoppedRecord(reason=reason))
+    with pytest.raises(CannotSettle) as refused:
+        make_golden(replace(session, records=records), name="it", registry=registry)
+    assert "the limit" in [difference.subject for difference in refused.value.differences]
