@@ -104,10 +104,13 @@ class Events(BaseHTTPRequestHandler):
     def answer(self, message: dict[str, Any]) -> None:
         global WIRE
         self.close_connection = True
+        called = message["method"] == "tools/call"
+        if called and habit_in(message["params"]) == "silent":
+            log("silent")
+            time.sleep(1000)
         self.send_response(200)
         if message["method"] == "initialize":
             self.send_header("mcp-session-id", "one")
-        called = message["method"] == "tools/call"
         packed = called and habit_in(message["params"]) == "packed"
         self.send_header("content-type", "application/json" if packed else "text/event-stream")
         if packed:

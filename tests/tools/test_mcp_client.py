@@ -45,7 +45,7 @@ from mlx_tools.tools import (
     execute,
 )
 from tests.ports import free_port
-from tests.waiting import EXPIRES, HANG, wait_until
+from tests.waiting import EXPIRES, HANG, until, wait_until
 
 T = TypeVar("T")
 SCRIPT = str(Path(__file__).with_name("mcp_stranger.py"))
@@ -274,10 +274,30 @@ def test_where_it_may_not_lead_over_http_is_an_error_that_says_so(
         assert "/elsewhere" not in stranger.heard
 
 
+def test_a_call_over_http_that_is_not_answered_holds_up_no_other(home: Path) -> None:
+    with WebStranger(home, "any") as stranger:
+
+        async def use(clients: McpClients) -> ToolResult:
+            tool = clients.tool(stranger.source, ECHO)
+            calls = [
+                execute(tool, {"text": text}, ToolContext(), timeout=HANG)
+                for text in ("silent", "whole")
+            ]
+            silent = asyncio.create_task(calls[0])
+            await until(lambda: "silent" in stranger.heard)
+            whole = await calls[1]
+            silent.cancel()
+            return whole
+
+        assert stranger.with_clients(use).content == "whole"
+
+
 def test_what_is_packed_or_no_json_is_no_answer(home: Path) -> None:
     with WebStranger(home, "any") as stranger:
-        *others, packed = stranger.calls("nan", "digits", "surrogate", "deep", "packed")
-        assert all(refusal(result).startswith("tool_error") for result in others)
+        nan, *others, packed = stranger.calls("nan", "digits", "surrogate", "deep", "packed")
+        assert refusal(nan).startswith("tool_error")
+        said = re.compile(r"tool_error: Failed to parse SSE message: Invalid JSON: [^\[]+")
+        assert all(said.fullmatch(refusal(result)) for result in others)
         assert "packed its answer" in refusal(packed)
 
 

@@ -31,7 +31,7 @@ from mlx_tools.lazy import VERSION
 from mlx_tools.messages import replace
 from mlx_tools.paths import private_dir, read_regular, state_dir
 from mlx_tools.plugins.mcp.places import fill_variables
-from mlx_tools.plugins.mcp.sign_in import sign_in, sign_in_hint
+from mlx_tools.plugins.mcp.sign_in import sign_in, sign_in_hint, tokens_path
 from mlx_tools.process import RELAYED, clean
 from mlx_tools.store import RootName
 from mlx_tools.tools import (
@@ -188,7 +188,8 @@ class _McpServer:
             yield await self._get_client()
         except MCPError as error:
             if error.code != CONNECTION_CLOSED and error.message != _SESSION_ENDED:
-                raise ToolError(clean(str(error), 500)) from None
+                text = _PYDANTIC_TEXT.sub(r"\1", str(error)[:2_000])
+                raise ToolError(clean(text, 500)) from None
             await self.close()  # the next call starts it again
             raise McpServerFailed(self._fault or self._explain_error(error)) from None
         except (OSError, EOFError, ValueError, RuntimeError) as error:
@@ -310,7 +311,10 @@ class _McpServer:
                 key: fill_variables(value, environ) for key, value in place["headers"].items()
             }
             url = str(place["url"])
-            auth = sign_in(url, self.source.name, self._clients.show)
+            # The SDK's sign-in sends one request at a time: one that is not answered holds up all
+            # others, also the one that ends the session. So it is used only where it is needed.
+            may_sign = self._clients.show is not None or tokens_path(self.source.name).exists()
+            auth = sign_in(url, self.source.name, self._clients.show) if may_sign else None
             hint = None if self._clients.show else sign_in_hint(self.source.name)
             transport: Any = _open_http(url, headers, auth, hint)
         else:
@@ -432,6 +436,12 @@ class _McpServer:
         if agreed is None:
             return ElicitResult(action="decline")
         return ElicitResult(action="accept", content=dict(agreed))
+
+
+_PYDANTIC_TEXT: Final = re.compile(
+    r"\d+ validation errors? for \S+\n(?:\S.*\n)?\s*(.*?) \[type=.*", re.DOTALL
+)
+"""The faults of a message that the SDK could not read; the first is captured."""
 
 
 def _is_unreadable_answer(message: Any) -> bool:
