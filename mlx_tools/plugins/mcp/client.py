@@ -188,8 +188,7 @@ class _McpServer:
             yield await self._get_client()
         except MCPError as error:
             if error.code != CONNECTION_CLOSED and error.message != _SESSION_ENDED:
-                text = _PYDANTIC_TEXT.sub(r"\1", str(error)[:2_000])
-                raise ToolError(clean(text, 500)) from None
+                raise ToolError(clean(_in_words(error), 500)) from None
             await self.close()  # the next call starts it again
             raise McpServerFailed(self._fault or self._explain_error(error)) from None
         except (OSError, EOFError, ValueError, RuntimeError) as error:
@@ -466,7 +465,7 @@ def _describe_fault(error: BaseException) -> str:
         path = ".".join(map(str, fault["loc"]))
         place = f", at {path}" if path else ""
         return f"its answer is not as the protocol says{place}: {fault['msg']}"
-    return str(error) or type(error).__name__
+    return _PYDANTIC_TEXT.sub(r"\1", str(error)[:2_000]) or type(error).__name__
 
 
 async def _skip_check(name: str, result: Any) -> None:
