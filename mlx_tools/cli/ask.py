@@ -23,6 +23,7 @@ from mlx_tools.app import Configuration
 from mlx_tools.backends import Backend, Chunk, CompletionRequest
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.background import NewSession, answer
+from mlx_tools.cli.completion import prompt_names
 from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, print_json
 from mlx_tools.cli.project import with_project
@@ -41,7 +42,11 @@ app = typer.Typer(add_completion=False)
 
 PromptName = Annotated[
     str | None,
-    option("--prompt,-p NAME", "Ask a named prompt; KEY=VALUE words fill its blanks."),
+    option(
+        "--prompt,-p NAME",
+        "Ask a named prompt; KEY=VALUE words fill its blanks.",
+        autocompletion=prompt_names,
+    ),
 ]
 
 TraceFile = Annotated[

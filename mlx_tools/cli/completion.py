@@ -87,6 +87,13 @@ def template_ids() -> list[Item]:
     return [(template.id, template.tool) for template in templates]
 
 
+def prompt_names() -> list[str]:
+    """Return the names of the stored prompts."""
+    from mlx_tools.cli.prompts import NamedPrompts
+
+    return NamedPrompts().names()
+
+
 def model_names() -> list[str]:
     """Return the models on this machine."""
     from mlx_tools.backends import list_models

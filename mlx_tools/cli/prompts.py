@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from mlx_tools.cli import inputs, options
+from mlx_tools.cli.completion import prompt_names
 from mlx_tools.cli.options import argument
 from mlx_tools.cli.output import note, print_json, print_text
 from mlx_tools.errors import UsageError, did_you_mean
@@ -137,7 +138,7 @@ def fill_prompt(name: str, words: Sequence[str], prompts: NamedPrompts | None = 
     return asked if QUESTION in blanks or not question else f"{asked}\n\n{question}"
 
 
-Name = Annotated[str, argument("NAME", "The prompt.")]
+Name = Annotated[str, argument("NAME", "The prompt.", autocompletion=prompt_names)]
 
 
 @app.command("list")

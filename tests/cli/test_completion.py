@@ -88,6 +88,12 @@ def test_of_a_list_of_tools_the_last_name_is_completed(home: Path, table: dict[s
     ]
 
 
+def test_a_prompt_is_completed_by_its_name(home: Path, table: dict[str, Any], run: Any) -> None:
+    assert run("prompts", "set", "review", "Review $FILE.").code == 0
+    for words in (["ask", "-p"], ["prompts", "show"], ["prompts", "remove"]):
+        assert items(words, "", table) == [("review", "")]
+
+
 def test_a_template_that_can_be_revoked_has_its_tool(
     home: Path, table: dict[str, Any], run: Any
 ) -> None:
