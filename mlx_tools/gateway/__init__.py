@@ -48,7 +48,13 @@ if TYPE_CHECKING:
         server_sent,
     )
     from mlx_tools.gateway.served_models import DEFAULT, Note, ServedModels
-    from mlx_tools.gateway.server import Gateway, application, http_address, serve
+    from mlx_tools.gateway.server import (
+        Gateway,
+        application,
+        http_address,
+        open_turns,
+        serve,
+    )
     from mlx_tools.gateway.turn import TurnRunner
     from mlx_tools.gateway.turn_stream import Clock
 
@@ -80,7 +86,7 @@ __getattr__, __dir__ = attach_names(
             *("invalid", "openai_error", "server_sent"),
         ),
         "served_models": ("DEFAULT", "Note", "ServedModels"),
-        "server": ("Gateway", "application", "http_address", "serve"),
+        "server": ("Gateway", "application", "http_address", "open_turns", "serve"),
         "turn": ("TurnRunner",),
         "turn_stream": ("Clock",),
     },

@@ -7,7 +7,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from copy import copy
 from dataclasses import dataclass, field
@@ -35,6 +35,7 @@ from mlx_tools.app import (
     Refusal,
     RunOptions,
     ServerConfig,
+    config,
     listen,
     plugins,
     read_headers,
@@ -179,16 +180,6 @@ def application(gateway: Gateway, door: AccessRules, hooks: Plugins | None = Non
     plugin_routes = _plugin_routes(gateway, hooks or plugins())
     door = replace(door, page=gateway.page_path)
 
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(gateway.models.aclose)
-            for close in gateway.on_cleanup:
-                stack.push_async_callback(close)
-            for start in gateway.on_startup:
-                await start()
-            yield
-
     middleware = [Middleware(Guard, door=door, error_body=_refusal_body)]
     if door.origins:  # the guard refuses pages of others
         middleware.append(
@@ -200,6 +191,22 @@ def application(gateway: Gateway, door: AccessRules, hooks: Plugins | None = Non
                 allow_headers=["*"],
             )
         )
+    return _make_application(gateway, plugin_routes, middleware)
+
+
+def _make_application(
+    gateway: Gateway, plugin_routes: Sequence[BaseRoute], middleware: Sequence[Middleware]
+) -> Starlette:
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(gateway.models.aclose)
+            for close in gateway.on_cleanup:
+                stack.push_async_callback(close)
+            for start in gateway.on_startup:
+                await start()
+            yield
+
     app = Starlette(
         routes=[
             *_turn_routes(gateway),
@@ -513,18 +520,11 @@ async def serve(options: RunOptions, key: str, note: Note) -> None:
         UsageError: its port cannot be had.
     """
     own = options.configuration.settings.gateway
-    models = ServedModels(options, note, own.models, own.any_model)
-    gateway = Gateway(
-        options.configuration,
-        models,
-        Admission(own.concurrency, WAITING, time.monotonic),
-        Meters(),
-        note,
-        temperature=options.configuration.settings.model.temperature,
-    )
+    gateway = _make_gateway(options, note)
+    models = gateway.models
     door = AccessRules(hosts={own.host, *own.hosts}, origins=own.origins, key=key)
     app = application(gateway, door)
-    config = ServerConfig(app, GRACE_SECONDS)
+    server_config = ServerConfig(app, GRACE_SECONDS)
     with listen(own.host, own.port) as listening:
         await models.open()
         host, port = listening.getsockname()[:2]
@@ -536,8 +536,51 @@ async def serve(options: RunOptions, key: str, note: Note) -> None:
                 tell(address)
 
         lifespan = app.router.lifespan_context(app)
-        server = GatewayServer(config, lifespan, tell_started, gateway.shut_down)
+        server = GatewayServer(server_config, lifespan, tell_started, gateway.shut_down)
         await server.serve(sockets=[listening])
+
+
+def _make_gateway(options: RunOptions, note: Note) -> Gateway:
+    own = options.configuration.settings.gateway
+    return Gateway(
+        options.configuration,
+        ServedModels(options, note, own.models, own.any_model),
+        Admission(own.concurrency, WAITING, time.monotonic),
+        Meters(),
+        note,
+        temperature=options.configuration.settings.model.temperature,
+    )
+
+
+@asynccontextmanager
+async def open_turns(
+    url: str,
+    *,
+    settings: Mapping[str, str | bool | Sequence[str]] | None = None,
+    note: Note = lambda text: None,
+) -> AsyncIterator[Starlette]:
+    """Open the gateway's turns as an ASGI application in this process.
+
+    It answers as ``mlx-tools serve`` does, but for runs and the page. It does not check who asks:
+    that is for the program that passes requests on to it.
+
+    Args:
+        url: The model server's address.
+        settings: Further settings by their keys, as ``mlx-tools config set`` takes them, such as
+            ``{"model.name": "qwen3-4b"}``. They override those of files and the environment.
+        note: Called with a line for each thing that a person should know.
+
+    Raises:
+        ConfigErrors: a setting is wrong.
+        BackendUnreachable: no server answers at the address.
+    """
+    given = {"backend.url": url, **(settings or {})}
+    options = RunOptions(configuration=config.load(options=given))
+    gateway = _make_gateway(options, note)
+    app = _make_application(gateway, (), ())
+    async with app.router.lifespan_context(app):
+        await gateway.models.open()
+        yield app
 
 
 def http_address(host: str, port: int) -> str:

@@ -53,6 +53,7 @@ SCRIPTS: Final[Mapping[str, tuple[str, ...]]] = {
         answer("195.5"),
     ),
     "library: Structured answers": (call("final_result", city="Oslo", people=717710),),
+    "library: Turns: your client runs the tools": (call("weather", city="Oslo"),),
     "library: Your tools beside the built-in ones": (
         call("inhabitants", city="Oslo"),
         call("create_file", path="oslo.txt", content="717710"),
