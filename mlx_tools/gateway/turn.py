@@ -95,8 +95,20 @@ STEP: Final = 20_000
 DEFAULT_MAX_TOKENS: Final = 8_192
 """Tokens of a turn if neither the client nor the context sets a limit."""
 
+_QUOTED_CHARS: Final = 200
+"""Characters of a turn that its error quotes: enough to tell the form in which a model writes."""
+
 _BEGINNING_LEFT_OUT: Final = "the last message as the beginning of the answer"
 """The entry for it in the header of what was left out."""
+
+
+def _unreadable_turn(problem: str, result: CompletionResult | None) -> ApiError:
+    """Return the error for a turn that cannot be used. It quotes what the model wrote."""
+    text = "" if result is None else result.text
+    if text:
+        more = "…" if len(text) > _QUOTED_CHARS else ""
+        problem = f"{problem} (it wrote {text[:_QUOTED_CHARS]!r}{more})"
+    return ApiError(502, "model_output_invalid", problem)
 
 
 @dataclass
@@ -365,7 +377,7 @@ class _TurnInProgress:
             if self._session.state is State.IDLE:
                 break  # the model wrote it again, so it is meant
             self._answer.restart()
-        raise ApiError(502, "model_output_invalid", f"the model wrote no turn that fits: {problem}")
+        raise _unreadable_turn(f"the model wrote no turn that fits: {problem}", self._result)
 
     # --- what the driver asks for ---
 
@@ -436,8 +448,7 @@ class _TurnInProgress:
         calls = tuple(call for call in ends if call is not None)
         if len(calls) < len(ends):
             name = self._calls.calls[ends.index(None)].name
-            problem = f"the model did not finish its call of {name}"
-            raise ApiError(502, "model_output_invalid", problem)
+            raise _unreadable_turn(f"the model did not finish its call of {name}", result)
         return self._done("tool_calls", calls, repairs=tuple(repairs))
 
     def _continue_call(self, call: SentCall) -> Complete:
@@ -494,7 +505,9 @@ class _TurnInProgress:
             case events.AnswerPiece() if not (self._calls.calls or is_given_up):
                 self._answer.say(event.text)
             case events.CallOpened() if self._request.streamed and not is_given_up:
-                self._calls.open_call(event.index, event.name)
+                # A call that the tool choice forbids is corrected, and so never sent.
+                if self._session.choice in ("auto", "required", event.name):
+                    self._calls.open_call(event.index, event.name)
             case events.ArgumentsPiece():
                 settled = turn is not None and turn.is_held
                 self._calls.add_arguments(event.index, event.text, is_settled=settled)

@@ -14,7 +14,7 @@ import pytest
 from mlx_tools.backends import Chunk, CompletionRequest
 from mlx_tools.errors import BackendBroken, BackendRefused
 from mlx_tools.gateway.turn_stream import Clock, News
-from mlx_tools.testing import Script, ScriptedBackend
+from mlx_tools.testing import Script, ScriptedBackend, answer, call
 from tests.gateway.conftest import WEATHER
 from tests.gateway.test_native_models import NATIVE
 
@@ -329,6 +329,32 @@ async def test_an_error_behind_the_head_is_an_event_that_clients_do_not_answer_b
     assert status == 200 and events[0][0] == 1.0
     assert final.items() <= error.items()
     assert "the model wrote no turn that fits" in error["message"]
+    assert error["message"].endswith("(it wrote 'I will not.')")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("choice", ["none", {"type": "function", "function": {"name": "read"}}])
+async def test_a_call_that_the_tool_choice_forbids_is_not_begun_and_is_corrected(
+    serving: Any, choice: Any
+) -> None:
+    text = call("write", path="a", content="b")
+    wrong = [(1.0, text[:-9]), (2.0, text[-9:])]
+    right = answer("No.") if choice == "none" else call("read")
+    read = {"name": "read", "parameters": {"type": "object", "properties": {}}}
+    tools = [{"type": "function", "function": function} for function in (WRITE, read)]
+    body = {"tools": tools, "tool_choice": choice}
+    completions: list[Timed] = [wrong, [(1.0, right)]]
+    status, events, _ = await ask(
+        serving, "chat/completions", completions, strategy="free", body=body
+    )
+    assert status == 200 and not any("error" in event for _, event in events)
+    names = [
+        made["function"]["name"]
+        for _, event in events
+        for made in event["choices"][0]["delta"].get("tool_calls", ())
+        if "name" in made["function"]
+    ]
+    assert names == ([] if choice == "none" else ["read"])
 
 
 @pytest.mark.anyio
