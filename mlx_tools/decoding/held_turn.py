@@ -622,15 +622,18 @@ class ConstrainedTurn:
             name = _NAME.match(self._whole, boundary)
             if self._renamed and not (is_data or self._messages) and name is not None:
                 self.tool, deltas = name[1], self.close(None)  # no later text could count
-                self.reading = Reading(error=unknown_tool(self.tool, self._tools))
+                error = unknown_tool(self.tool, self._tools)
+                if self.tool in self._tools:
+                    only = f"only {self._rules.tool_choice} may be called here"
+                    error = replace(error, message=only)
+                self.reading = Reading(error=error)
                 return deltas
             if self._renamed or is_data:  # validation tells the model that there is no such tool
                 self._object, self._is_free = None, True
                 return self._advance()
             self._renamed = True
-            key = _TYPE_KEY.search(
-                self._whole, self._begin
-            )  # where the model chooses call or answer
+            # where the model chooses call or answer
+            key = _TYPE_KEY.search(self._whole, self._begin)
             free = self._rules.tool_choice == "auto"
             boundary = key.end() if key is not None and free and key.end() < boundary else boundary
         return self._mend(kind, boundary)

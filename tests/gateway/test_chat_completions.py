@@ -183,6 +183,22 @@ def test_only_allowed_tools_are_called(serving: Any) -> None:
     assert '"get_weather"' in one.backend.prompts[0] or "get_weather(" in one.backend.prompts[0]
 
 
+def test_a_forced_tool_that_the_model_does_not_call_is_told_by_its_name(serving: Any) -> None:
+    other = {"type": "function", "function": {"name": "get_time", "parameters": {}}}
+    text = call("get_weather", city="Rome")
+
+    def write(prompt: str) -> str:
+        begun = prompt.rpartition("<|im_start|>assistant\n")[2]
+        return text.removeprefix(begun) or text
+
+    one = serving(*[write] * 30)
+    forced = {"type": "function", "function": {"name": "get_time"}}
+    failed = chat(one, tools=[WEATHER, other], tool_choice=forced)
+    assert failed.status_code == 502
+    said = failed.json()["error"]["message"]
+    assert "only get_time may be called here. (it wrote " in said and "did you mean" not in said
+
+
 def test_another_gateway_makes_the_same_prompt_every_time(serving: Any) -> None:
     before = {**called("x1", arguments='{ "city" : "Rome" }'), "content": "Let me look."}
     after = {**result("x1", ""), "content": [{"type": "text", "text": "rain"}]}
