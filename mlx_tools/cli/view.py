@@ -429,7 +429,7 @@ class StatusLine:
         """Return the line, empty if nothing is known."""
         size, used = self._context
         share = 100 * used // size if size and used is not None else None
-        parts = [] if share is None else [f"{share} % of {size}"]
+        parts = [] if share is None else [f"context {share} % of {size:,}"]
         if self._speed is not None:
             parts.append(f"{self._speed:.0f} tokens/s")
         if share is not None and share >= _FULL:

@@ -285,9 +285,9 @@ def test_the_status_line_says_what_is_known_and_nothing_else() -> None:
     assert after(started(), piece("a"), 4.0, unreported, finished("a")) == "qwen\\x1b"
     known = finished("a", context=Context(1000, 230), model="m")
     wrote = (started(), 3.0, piece("a"), 0.5, piece("b"), 2.0, ended(), known)
-    assert after(*wrote) == "23 % of 1000 · 2 tokens/s · m"
+    assert after(*wrote) == "context 23 % of 1,000 · 2 tokens/s · m"
     full = after(events.ContextFilling(size=1000, used_tokens=800))
-    assert full == "80 % of 1000 · 2 tokens/s · /compact makes room · m"
+    assert full == "context 80 % of 1,000 · 2 tokens/s · /compact makes room · m"
 
 
 # --- what a terminal is given ---------------------------------------------------------------------
