@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -66,7 +67,7 @@ def read_golden(path: str | os.PathLike[str]) -> Golden:
     """
     path = _as_path(path)
     try:
-        data = read_regular(path, MAX_TRANSCRIPT)
+        data = read_regular(path, MAX_TRANSCRIPT).removeprefix(BOM_UTF8)
         records, whole = parse(data)
         if whole != len(data):
             raise TranscriptError("its last line is cut off", hint="take it from where it was kept")

@@ -130,4 +130,4 @@ def is_golden(path: Path) -> bool:
 
 
 def _is(kind: bytes, line: bytes) -> bool:
-    return re.match(rb'[ \t]*\{\s*"type"\s*:\s*"%s"' % kind, line) is not None
+    return re.match(rb'(?:\xef\xbb\xbf)?[ \t]*\{\s*"type"\s*:\s*"%s"' % kind, line) is not None

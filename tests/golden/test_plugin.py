@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from codecs import BOM_UTF8
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from mlx_tools import Policy, Registry
-from mlx_tools.golden import plugin, write_golden
+from mlx_tools.golden import plugin, replay_file, write_golden
 from mlx_tools.golden.plugin import is_golden
 from mlx_tools.testing import answer, call
 from mlx_tools.tools import load_functions
@@ -61,6 +62,8 @@ def test_golden_transcripts_alone_are_collected_without_configuration(folder: Pa
     made = folder / "golden"
     whole = (made / "sums.jsonl").read_bytes()
     (made / ".hidden.jsonl").write_bytes(whole)
+    (made / "windows.jsonl").write_bytes(BOM_UTF8 + whole.replace(b"\n", b"\r\n"))
+    assert replay_file(made / "windows.jsonl").passed
     (made / "sums.json").write_bytes(whole)
     (made / "rows.jsonl").write_text('{"a":1}\n{"b":2}\n')
     (made / "binary.jsonl").write_bytes(b"\x00\xff" * 9000)
@@ -71,6 +74,7 @@ def test_golden_transcripts_alone_are_collected_without_configuration(folder: Pa
     assert collected(folder) == [
         "golden/changed.jsonl::replay",
         "golden/sums.jsonl::replay",
+        "golden/windows.jsonl::replay",
         "test_own.py::test_own",
     ]
     chosen = collected(folder, "-k", "sums or own", "-m", "golden")
