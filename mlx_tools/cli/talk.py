@@ -47,6 +47,7 @@ from mlx_tools.transcript import (
     Record,
     State,
     UserRecord,
+    context_used,
 )
 
 if TYPE_CHECKING:
@@ -123,7 +124,8 @@ class ChatSession:
             self.run = replace(run, configuration=self._narrow_settings())
         self.sessions = [self.conversation.session]
         """The ids of the chat's sessions, the present one last."""
-        self._status = StatusLine(self.model)
+        used = None if self._changes_model else context_used([*self.past_records])
+        self._status = StatusLine(self.model, context=(self.context, used))
 
     def _beginning(self, saved: SavedSession | None) -> Callable[[], Any]:
         """Return what opens the first conversation."""

@@ -390,14 +390,20 @@ class StatusLine:
 
     The model, how full its context is, how fast it writes.
 
-    It follows the events of a conversation, and leaves out what they do not say. ``clock`` returns
-    seconds.
+    It follows the events of a conversation, and leaves out what they do not say. ``context`` is the
+    size of the model's context, and the tokens that are used in it. ``clock`` returns seconds.
     """
 
-    def __init__(self, model: str | None = None, *, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        context: tuple[int | None, int | None] = (None, None),
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self._model = model
         self._clock = clock
-        self._context: tuple[int | None, int | None] = (None, None)
+        self._context = context
         self._speed: float | None = None
         self._started_at: float | None = None
 

@@ -104,6 +104,14 @@ def test_a_call_that_was_paused_is_found_again_in_the_same_chat(
 
 
 @pytest.mark.heavy
+def test_a_talk_that_goes_on_says_at_once_how_full_the_context_is(run: Any, terminal: Any) -> None:
+    with ScriptedServer(answer("One."), context=1_000) as server:
+        assert run("ask", "first?", "--url", server.url).code == 0
+        screen = terminal("chat", "--continue", "--url", server.url)
+        screen.see(r"^context 11 % of 1,000")
+
+
+@pytest.mark.heavy
 def test_a_talk_goes_on_after_a_turn_that_a_full_disk_broke_off(run: Any) -> None:
     script = (answer(" ".join(map(str, range(6_000)))), answer("Two."), answer("One."))
     with ScriptedServer(*script) as server:
