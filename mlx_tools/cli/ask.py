@@ -155,7 +155,7 @@ def _read_question(question: Sequence[str] | None, prompt: str | None) -> str | 
     """Return the question as it was typed, or as a named prompt has it."""
     if prompt is None:
         return options.join_words(question)
-    from mlx_tools.cli.prompts import fill_prompt
+    from mlx_tools.cli.named_prompts import fill_prompt
 
     return fill_prompt(prompt, question or ())
 

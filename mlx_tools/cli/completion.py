@@ -89,7 +89,7 @@ def template_ids() -> list[Item]:
 
 def prompt_names() -> list[str]:
     """Return the names of the stored prompts."""
-    from mlx_tools.cli.prompts import NamedPrompts
+    from mlx_tools.cli.named_prompts import NamedPrompts
 
     return NamedPrompts().names()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.cli.prompts import NamedPrompts, fill_prompt, find_blanks
+from mlx_tools.cli.named_prompts import NamedPrompts, fill_prompt, find_blanks
 from mlx_tools.errors import UsageError
 from mlx_tools.paths import config_dir
 from mlx_tools.testing import ScriptedServer, answer

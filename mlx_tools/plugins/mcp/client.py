@@ -188,7 +188,7 @@ class _McpServer:
             yield await self._get_client()
         except MCPError as error:
             if error.code != CONNECTION_CLOSED and error.message != _SESSION_ENDED:
-                raise ToolError(clean(_in_words(error), 500)) from None
+                raise ToolError(clean(_describe_fault(error), 500)) from None
             await self.close()  # the next call starts it again
             raise McpServerFailed(self._fault or self._explain_error(error)) from None
         except (OSError, EOFError, ValueError, RuntimeError) as error:
