@@ -43,7 +43,14 @@ from mlx_tools.cli.type_ahead import TypeAhead
 from mlx_tools.errors import EXIT_OK, BackendError, MlxToolsError
 from mlx_tools.messages import replace
 from mlx_tools.paths import state_dir
-from mlx_tools.transcript import Answered, AnswerRecord, Header, Outcome, UserRecord, at_rest
+from mlx_tools.transcript import (
+    Answered,
+    AnswerRecord,
+    Header,
+    Outcome,
+    UserRecord,
+    find_last_state,
+)
 
 if TYPE_CHECKING:
     from mlx_tools.app import RunOptions, SavedSession
@@ -212,7 +219,7 @@ def reminder(talk: ChatSession) -> Iterator[str]:
     header = next(record for record in records if isinstance(record, Header))
     yield f"{describe_resumed(header)}, {count} so far:"
     yield f"> {_brief(questions[-1])}"
-    last = at_rest(records)
+    last = find_last_state(records)
     if isinstance(last, AnswerRecord):
         yield _brief(last.content)
     elif not talk.conversation.undecided:

@@ -49,7 +49,7 @@ from mlx_tools.transcript import (
     Record,
     StoppedRecord,
     UserRecord,
-    at_rest,
+    find_last_state,
     calls_in_doubt,
     count,
     pending_calls,
@@ -169,7 +169,7 @@ def session_status(records: Sequence[Record]) -> SessionStatus:
     )
     if len(records) < 2:
         return known
-    match at_rest(records):
+    match find_last_state(records):
         case AnswerRecord():
             return replace(known, state="answered")
         case PauseRecord() as pause:

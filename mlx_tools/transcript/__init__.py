@@ -69,8 +69,8 @@ from mlx_tools.transcript.records import (
     StoppedRecord,
     SummaryRecord,
     UserRecord,
-    at_rest,
     dropped_text,
+    find_last_state,
     is_at_rest,
 )
 from mlx_tools.transcript.sources import (

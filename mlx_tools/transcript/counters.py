@@ -20,8 +20,8 @@ from mlx_tools.transcript.records import (
     RepairRecord,
     StoppedRecord,
     UserRecord,
-    at_rest,
     count_mends,
+    find_last_state,
 )
 
 
@@ -163,7 +163,7 @@ def _ends(records: Sequence[Record]) -> dict[str, int]:
     starts = [i for i, r in enumerate(records) if isinstance(r, UserRecord)]
     ends: Counter[str] = Counter()
     for start, end in pairwise((*starts, len(records))):
-        match at_rest(records[start:end]):
+        match find_last_state(records[start:end]):
             case AnswerRecord():
                 ends["answered"] += 1
             case PauseRecord():

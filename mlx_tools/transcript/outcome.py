@@ -34,10 +34,10 @@ from mlx_tools.transcript.records import (
     RepairRecord,
     StoppedRecord,
     UserRecord,
-    at_rest,
     count_mends,
+    find_last_state,
 )
-from mlx_tools.transcript.sources import NumberedSource, cited_sources, list_sources
+from mlx_tools.transcript.sources import NumberedSource, find_citations, list_sources
 
 CallStatus = Literal["ok", "error", "denied", "pending", "in_doubt", "dry_run"]
 
@@ -258,7 +258,7 @@ def make_outcome(
     """
     header = next(r for r in records if isinstance(r, Header))
     given: dict[int, NumberedSource] = {}
-    for record in records if isinstance(at_rest(records), AnswerRecord) else ():
+    for record in records if isinstance(find_last_state(records), AnswerRecord) else ():
         given |= list_sources(record)
     return make_run_outcome(
         header,
@@ -301,7 +301,7 @@ def make_run_outcome(
     Raises:
         TranscriptError: the question has not come to rest.
     """
-    last = at_rest(run)
+    last = find_last_state(run)
     asked = [r for r in run if isinstance(r, REQUESTING_RECORDS)]
     completions = [r for r in asked if isinstance(r, CompletionRecord)]
     common: dict[str, Any] = {
@@ -323,7 +323,7 @@ def make_run_outcome(
         case AnswerRecord():
             return Answered(
                 answer=last.content,
-                sources=cited_sources(last.content, last.sources, sources) if sources else (),
+                sources=find_citations(last.content, last.sources, sources) if sources else (),
                 bare_text=last.bare_text,
                 truncated=last.truncated,
                 call_like=last.call_like,

@@ -335,13 +335,13 @@ class PauseRecord(_Record, frozen=True, kw_only=True, tag="paused"):
     nested_calls: tuple[PendingCall, ...] = field(name="within", default=())
     """The calls that wait in nested runs."""
     seal: str = ""
-    """Shows that nobody changed what was shown of them."""
+    """A keyed digest: it shows that nobody changed the record."""
 
 
 class EditRecord(_Record, frozen=True, kw_only=True, tag="edited"):
-    """A person gave a call other arguments.
+    """A person changed the arguments of a call.
 
-    A decision on the call with these arguments follows.
+    A decision on the call with the new arguments follows.
     """
 
     call: str
@@ -350,34 +350,36 @@ class EditRecord(_Record, frozen=True, kw_only=True, tag="edited"):
 
 
 class ApprovalRecord(_Record, frozen=True, kw_only=True, tag="approval"):
-    """A person's answer about a call that policy asked about; it binds to ``digest``.
-
-    With the ``scope`` ``session`` it covers later calls of the tool with the digest ``tool`` too,
-    with no more than ``effects``, and with the same values of the arguments ``bound_to``.
-    """
+    """A person's answer about a call that the policy asked about."""
 
     call: str
     approved: bool
     digest: str
+    """The digest of the call as it was shown. The answer counts for this call only."""
     reason: str = ""
     recorded_at: str = field(name="at", default="")
     scope: Literal["call", "session"] = "call"
+    """With ``session`` the approval covers later calls of the tool, too, within the limits of
+    ``tool``, ``effects`` and ``bound_to``."""
     state: str = ""
-    """The state that the call would act on, as it was shown."""
+    """The state that the call would change, as it was shown."""
     expires_at: str = ""
-    """The time until which the approval holds."""
+    """The time until which the approval counts."""
     tool: str = ""
+    """The digest of the tool that later calls must have."""
     effects: tuple[str, ...] = ()
+    """The effects that later calls may have."""
     bound_to: Mapping[str, Any] | None = None
+    """Arguments that must have the same values in later calls."""
     seal: str = ""
-    """Shows to an owner of the store's secret that a person gave the answer."""
+    """A keyed digest: it shows to the owner of the store's key that a person gave the answer."""
 
 
 class ResumedRecord(_Record, frozen=True, kw_only=True, tag="resumed"):
-    """Another process goes on from here."""
+    """Another process continues the session from here."""
 
     policy: Mapping[str, Any]
-    """The policy in force from now on: the header's, narrowed by the configured one."""
+    """The policy from now on: the header's policy, narrowed by the configured one."""
     recorded_at: str = field(name="at", default="")
 
 
@@ -392,14 +394,14 @@ class ExecutionRecord(_Record, frozen=True, kw_only=True, tag="execution_started
 class NestedRecord(_Record, frozen=True, kw_only=True, tag="nested_run"):
     """A call asks the model in a nested run.
 
-    If the call has to be made again, the answer is found in that run's session.
+    If the call has to be made again, the answer is read from the nested run's session.
     """
 
     call: str
     run: int
-    """The number of the call's nested run, from 0."""
+    """The number of the nested run within the call, from 0."""
     session: str
-    """The session of that run."""
+    """The session of the nested run."""
 
 
 class SummaryRecord(_Record, frozen=True, kw_only=True, tag="summary"):
@@ -413,8 +415,9 @@ class SummaryRecord(_Record, frozen=True, kw_only=True, tag="summary"):
     """The parts of the output that the model read, each with its ``offset`` in characters and its
     ``summary``."""
     problem: str = ""
-    """The reason why there are fewer parts than there could be."""
+    """The reason why parts are missing, empty if none are."""
     requests: int = 0
+    """The number of requests for the summary."""
     usage: Usage = Usage()  # frozen, so all may share it
     """The sum of all ``requests``."""
     duration_ms: int | None = None
@@ -422,48 +425,50 @@ class SummaryRecord(_Record, frozen=True, kw_only=True, tag="summary"):
 
 
 class CompactedRecord(_Record, frozen=True, kw_only=True, tag="compacted"):
-    """A compaction: from here on, the oldest part of the prompt is replaced."""
+    """A compaction: from here on, a text replaces the oldest part of the prompt."""
 
     reason: Literal["asked", "filling", "full"]
     removed: int = field(name="gone", default=0)
-    """The number of records that leave the prompt."""
+    """The number of records that are removed from the prompt."""
     turns: int = 0
     """The number of completions among them."""
     content: str = ""
-    """The text that stands in their place."""
+    """The text that replaces them."""
     observations: Mapping[str, str] = field(default_factory=dict)
-    """The texts that stand in place of observations that left alone, by call."""
+    """The texts that replace single observations, by call."""
     artifacts: tuple[str, ...] = ()
-    """The artifacts that hold what was replaced."""
+    """The artifacts with the replaced texts."""
     tokens_before: int | None = field(name="before", default=None)
     """The tokens of the prompt before, None if unknown."""
     tokens_after: int | None = field(name="after", default=None)
     """The tokens of the prompt after, None if unknown."""
     requests: int = 0
-    """The requests that a summary took, and below their usage."""
+    """The number of requests for a summary."""
     usage: Usage = Usage()  # frozen, so all may share it
+    """The sum of all ``requests``."""
     duration_ms: int | None = None
     recorded_at: str = field(name="at", default="")
 
 
 class FileView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A text file as the model knows it: the lines that it was shown, or has written.
-
-    The lines ``first`` to ``last`` of ``total`` are known, counted from 1.
-    """
+    """The part of a text file that the model knows: lines that it has read or written."""
 
     file: str
     """The file's identity."""
     state: str
-    """The state of its content then."""
+    """The digest of the file's content at that time."""
     first: int
+    """The first known line, counted from 1."""
     last: int
+    """The last known line."""
     total: int
+    """The number of lines of the file."""
     is_cut: bool = False
-    """True if a line of these was not shown whole."""
+    """True if one of these lines was truncated."""
 
     @property
     def is_whole(self) -> bool:
+        """True if the model knows the whole file."""
         return self.first == 1 and self.last >= self.total and not self.is_cut
 
 
@@ -486,25 +491,25 @@ class ObservationRecord(_Record, frozen=True, kw_only=True, tag="tool_observatio
     duration_ms: int | None = None
     output_size_chars: int | None = None
     artifact: str | None = None
-    """The artifact that holds the whole output."""
+    """The artifact with the whole output."""
     nested: int = 0
-    """The number of completions of nested runs, which count against the run's."""
+    """The number of completions of nested runs, which count against the run's limit."""
     cached: bool = False
-    """True if nothing ran, and the earlier result of the same call was used."""
+    """True if this is the result of an earlier call, and no tool ran."""
     sources: tuple[Mapping[str, Any], ...] = ()
     """The sources in the content, each with ``n``, ``title`` and ``location``."""
     whole: str | None = None
-    """The whole output, in golden transcripts that keep it."""
+    """The whole output, only in some golden transcripts."""
     files: tuple[FileView, ...] = ()
-    """The knowledge of files that this observation gives the model."""
+    """The parts of files that the model knows after this observation."""
     would_change: str = ""
-    """The change that a dry run left out, in words and as far as the model is shown it."""
+    """A description of the change that a dry run did not make, as the model reads it."""
     unknown_ends: tuple[StartedCall, ...] = ()
     """The calls of nested runs whose end is unknown."""
 
     @property
     def shown_error(self) -> ErrorInfo | None:
-        """The error as the model reads it, with the change that a dry run left out."""
+        """The error as the model reads it, with the change that a dry run did not make."""
         if self.error is None or not self.would_change:
             return self.error
         return ErrorInfo(self.error.code, f"{self.error.message} {self.would_change}")
@@ -517,20 +522,21 @@ class ObservationRecord(_Record, frozen=True, kw_only=True, tag="tool_observatio
 
 
 class CorrectionRecord(_Record, frozen=True, kw_only=True, tag="correction"):
-    """A turn could not be read; ``error`` is what the model is told."""
+    """A turn could not be read, and the model gets an error message."""
 
     turn: int
     error: ErrorInfo
+    """The error that the model reads."""
     forged: bool = False
-    """True if the model wrote an observation, which is the host's to write, after calls had been
-    answered."""
+    """True if the model itself wrote an observation, after calls had been answered. Only the host
+    may write one."""
 
 
 class ExtendedRecord(_Record, frozen=True, kw_only=True, tag="extended"):
     """A person let the run take more steps than its limit."""
 
     iterations: int
-    """Completions that the question may take in addition."""
+    """The number of completions that are added to the limit."""
     recorded_at: str = field(name="at", default="")
 
 
@@ -540,15 +546,15 @@ class AnswerRecord(_Record, frozen=True, kw_only=True, tag="final_answer"):
     turn: int
     content: str
     sources: tuple[Any, ...] = ()
-    """The value that the model named as sources, of any kind."""
+    """The list of citations as the model wrote it; its items may have any type."""
     bare_text: bool = False
-    """True if the answer is prose."""
+    """True if the answer was written as plain text, not as a message of the protocol."""
     truncated: bool = False
-    """True if it was cut off at the token limit."""
+    """True if the answer was cut off at the token limit."""
     call_like: bool = False
-    """True if it looks like a call that could not be read, and came again after a correction."""
+    """True if the answer looks like a call that could not be read, also after a correction."""
     repeated: bool = False
-    """It was cut off since its text repeated itself, not at the token limit."""
+    """True if the answer was cut off because it repeated itself."""
 
 
 class StoppedRecord(_Record, frozen=True, kw_only=True, tag="stopped"):
@@ -559,9 +565,9 @@ class StoppedRecord(_Record, frozen=True, kw_only=True, tag="stopped"):
     waiting_for: Literal["", "backend", "tool"] = ""
     """The part that the run waited for when its time ran out: the backend, a tool, or nothing."""
     partial: str = ""
-    """The text of a completion that broke off: stored, never read."""
+    """The text of a completion that broke off. It is stored, but never read as a turn."""
     used_tokens: int | None = field(name="used", default=None)
-    """The tokens of a prompt that the context does not hold."""
+    """The tokens of the prompt that is too long for the context."""
 
 
 PromptRecord = (
@@ -577,17 +583,17 @@ PromptRecord = (
 
 
 class CarriedRecord(_Record, frozen=True, kw_only=True, tag="carried"):
-    """One record of the prior conversation: another session's, or a caller's.
+    """One record of the prior conversation, from another session or from a caller.
 
-    It stands in the prompt. Nothing of it runs again, counts for a run of this session, or is a
-    person's approval.
+    It is part of the prompt. Its calls do not run again, do not count for this session's limits,
+    and are not approved by it.
     """
 
     record: PromptRecord
     private: bool = False
-    """True if a private tool has answered there."""
+    """True if a private tool has answered in the prior conversation."""
     unknown_ends: tuple[StartedCall, ...] = ()
-    """At the last of these records: earlier calls whose end is unknown, summarised ones too."""
+    """Earlier calls whose end is unknown, summarised ones too. Only the last record has them."""
 
 
 Record = (
@@ -622,7 +628,7 @@ for _kind in get_args(Record):
     _kind.type = _kind.__struct_config__.tag
 
 
-# --- where a session can stand, and which records may come next ---------------------------------
+# --- the states of a session, and the records that may come next --------------------------------
 
 
 class State(StrEnum):
@@ -657,20 +663,22 @@ TRANSITIONS: Final[Mapping[State, frozenset[str]]] = {
 """The records that may come next. Any other is a `TranscriptError`, and changes nothing."""
 
 
-def at_rest(records: Sequence[Record]) -> Record:
-    """Return the record that says how the last question stands.
+def find_last_state(records: Sequence[Record]) -> Record:
+    """Return the last record that shows the state of the last question.
 
-    A compaction after it says nothing of that.
+    It is the last record that is not a compaction.
     """
     return next(r for r in reversed(records) if not isinstance(r, CompactedRecord))
 
 
 def is_at_rest(records: Sequence[Record]) -> bool:
-    """Return True if the last question has come to rest."""
-    asked = any(isinstance(record, UserRecord) for record in records)
-    return asked and isinstance(at_rest(records), AnswerRecord | PauseRecord | StoppedRecord)
+    """Return True if the last question was answered, or its run has paused or stopped."""
+    has_question = any(isinstance(record, UserRecord) for record in records)
+    if not has_question:
+        return False
+    return isinstance(find_last_state(records), AnswerRecord | PauseRecord | StoppedRecord)
 
 
 def count_mends(records: Iterable[Record]) -> int:
-    """Return the number of places where a turn was mended; quotes cost no request."""
+    """Return the number of mends in a turn, without quotes, which cost no request."""
     return sum(isinstance(r, MendRecord) and r.kind != "quote" for r in records)

@@ -1,8 +1,8 @@
-"""Sources: results that a tool found, numbered for the model, and their citations.
+"""Sources: search results of a tool, numbered for the model, and their citations.
 
-A tool that finds things returns `Sources`. They are numbered when the observation is recorded, and
-the numbers go on over a session, so that ``[3]`` means one thing in it. The record keeps the
-sources by number: text of a source that looks like a numbered source changes nothing.
+A tool that searches returns `Sources`. They are numbered when the observation is recorded. The
+numbers continue through a session, so ``[3]`` always means the same source. The record has the
+sources by number, so a source cannot forge another one by text that looks like a numbered source.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from mlx_tools.messages import replace
 from mlx_tools.transcript.records import CarriedRecord, ObservationRecord, Record
 
 MAX_SOURCES: Final = 100
-"""Sources that one call may return; further ones are left out."""
+"""The limit of sources of one call; the others are left out."""
 
 MAX_TITLE_CHARS: Final = 200
 MAX_LOCATION_CHARS: Final = 2000
 
 _QUOTE: Final = "> "
-"""Begins each line of a source's text, so that none of them can look like the next source."""
+"""The beginning of each line of a source's text, so that no line can look like the next source."""
 
 _CUT: Final = "…"
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f]")
@@ -34,47 +34,47 @@ _NUMBERS: Final = re.compile(
     r"|\u3010([0-9]{1,6})(?:\u2020[^\u3011\n]{0,80})?\u3011",
     re.IGNORECASE,
 )
-"""``[2]``, ``[1, 2]``, ``[1-3]``, ``[^2]``, ``[source 2]``, ``(source 2)``, and what some models
-were taught: ``【2†…】``."""
+"""Citations: ``[2]``, ``[1, 2]``, ``[1-3]``, ``[^2]``, ``[source 2]``, ``(source 2)``, and the form
+that some models were trained on: ``【2†…】``."""
 
 _CODE: Final = re.compile(r"`[^`\n]+`")
 _SPAN: Final = re.compile(r"([0-9]+) *[-\u2013] *\^?([0-9]+)")
 
 
 class Source(Struct, frozen=True):
-    """One thing that a tool found."""
+    """One search result of a tool."""
 
     title: str
     location: str
-    """Its place: a path or a URL."""
+    """The path or URL."""
     text: str = ""
-    """Its content."""
+    """The content."""
 
 
 class Sources(Struct, frozen=True):
-    """The result of a tool that finds things, the best first."""
+    """The result of a tool that searches, the best sources first."""
 
     items: tuple[Source, ...]
     note: str = ""
-    """The tool's own words, after the sources, or in their place if there are none."""
+    """A text of the tool, which is shown after the sources, or alone if there are none."""
 
     def map_texts(self, clean: Callable[[str], str]) -> Sources:
-        """Return the same sources with every text passed through ``clean``."""
-        found = (
-            Source(clean(one.title), clean(one.location), clean(one.text)) for one in self.items
+        """Return the same sources, with ``clean`` applied to each text."""
+        cleaned = (
+            Source(clean(item.title), clean(item.location), clean(item.text)) for item in self.items
         )
-        return Sources(tuple(found), clean(self.note))
+        return Sources(tuple(cleaned), clean(self.note))
 
 
 class NumberedSource(Struct, frozen=True):
-    """A source under the number by which the model was given it."""
+    """A source with the number by which the model knows it."""
 
     n: int
     title: str
     location: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return the source as records and ``--json`` have it."""
+        """Return the source as it is in records and in the output of ``--json``."""
         return {"n": self.n, "title": self.title, "location": self.location}
 
 
@@ -85,13 +85,16 @@ class RenderedSources(NamedTuple):
     sources: tuple[NumberedSource, ...]
     """The sources that are shown."""
     cut_at: int | None = None
-    """The character of the whole text at which the first thing is missing, None if all fits."""
+    """The position in the whole text of the first missing character, None if nothing is missing."""
     omitted: int = 0
-    """The number of characters that are missing in all."""
+    """The number of missing characters."""
 
 
 def read_tool_sources(value: Any) -> Sources | None:
-    """Return the sources that a tool returned, alone or as a list, else None."""
+    """Return the sources in a tool's result, None if it has none.
+
+    The result may be `Sources`, one source, or a list of sources.
+    """
     if isinstance(value, Source):
         value = Sources((value,))
     elif isinstance(value, list | tuple) and value and all(isinstance(v, Source) for v in value):
@@ -104,116 +107,118 @@ def read_tool_sources(value: Any) -> Sources | None:
 def render_sources(sources: Sources, first: int = 1, room: int | None = None) -> RenderedSources:
     """Render sources as text, numbered from ``first``, in at most ``room`` characters.
 
-    Each begins with a line of number, title and location; its text follows with every line quoted.
-    If there is too little room, the longest are cut first and the last ones left out.
+    Each source begins with a line of number, title and location. Its text follows, each line
+    quoted. If there is too little room, the longest texts are cut first, and the last sources are
+    left out.
     """
-    given = [
+    numbered = [
         NumberedSource(
-            n, _line(one.title, MAX_TITLE_CHARS), _line(one.location, MAX_LOCATION_CHARS)
+            n, _to_line(item.title, MAX_TITLE_CHARS), _to_line(item.location, MAX_LOCATION_CHARS)
         )
-        for n, one in enumerate(sources.items, start=first)
+        for n, item in enumerate(sources.items, start=first)
     ]
-    heads = [_head(one) for one in given]
+    heads = [_make_head(source) for source in numbered]
     blocks = [
-        "\n".join((head, *_quoted(one.text)))
-        for head, one in zip(heads, sources.items, strict=True)
+        "\n".join((head, *_quote_lines(item.text)))
+        for head, item in zip(heads, sources.items, strict=True)
     ]
     whole = "\n".join(blocks)
     if room is None or len(whole) <= room:
-        return RenderedSources(whole, tuple(given))
+        return RenderedSources(whole, tuple(numbered))
     shown = _count_fitting(heads, room)
-    sizes = _shares([len(block) for block in blocks[:shown]], room - (shown - 1))
+    sizes = _share_room([len(block) for block in blocks[:shown]], room - (shown - 1))
     text = "\n".join(_cut(block, size) for block, size in zip(blocks, sizes, strict=False))
-    cut_at = _first_cut(blocks, sizes)
-    return RenderedSources(text, tuple(given[:shown]), cut_at, len(whole) - len(text))
+    cut_at = _find_first_cut(blocks, sizes)
+    return RenderedSources(text, tuple(numbered[:shown]), cut_at, len(whole) - len(text))
 
 
-def cited_sources(
+def find_citations(
     content: str, citations: Iterable[Any], sources: Mapping[int, NumberedSource]
 ) -> tuple[NumberedSource, ...]:
-    """Return the sources that an answer cites, by number.
+    """Return the sources that an answer cites, sorted by number.
 
-    A number that was not given is no citation, a span that holds one is none as a whole, and code
-    cites nothing.
+    An unknown number is not a citation. A span with an unknown number is not one, either. Code is
+    not searched.
 
     Args:
-        content: the answer, which cites as in ``[2]``.
-        citations: the protocol's own list of citations: numbers, titles or locations.
-        sources: the sources that the model was given.
+        content: the answer, with citations such as ``[2]``.
+        citations: the list of citations in the answer's message: numbers, titles or locations.
+        sources: the sources that the model knows, by number.
     """
     if not sources:
         return ()
     numbers: set[int] = set()
-    for line, is_code in _lines(content):
+    for line, is_code in _split_lines(content):
         if not is_code:
-            for found in _NUMBERS.finditer(_CODE.sub(" ", line)):
-                numbers |= _cited_in_match(found, sources)
-    for one in citations:
-        numbers |= _cited_numbers(one, sources)
+            for match in _NUMBERS.finditer(_CODE.sub(" ", line)):
+                numbers |= _read_match(match, sources)
+    for item in citations:
+        numbers |= _read_item(item, sources)
     return tuple(sources[n] for n in sorted(numbers))
 
 
 def expand_citations(content: str, sources: Iterable[NumberedSource]) -> str:
-    """Replace citations in an answer by names, for a reader without the numbers."""
-    known = {one.n: one for one in sources}
+    """Replace the citations in an answer with names, for a reader without the numbers."""
+    by_number = {source.n: source for source in sources}
     either = re.compile(f"{_CODE.pattern}|{_NUMBERS.pattern}", re.IGNORECASE)
 
-    def names(match: re.Match[str]) -> str:
-        numbers = _cited_in_match(match, known) if any(match.groups()) else ()
+    def write_names(match: re.Match[str]) -> str:
+        numbers = _read_match(match, by_number) if any(match.groups()) else ()
         if not numbers:
             return match[0]
-        return f"({'; '.join(_name(known[number]) for number in sorted(numbers))})"
+        return f"({'; '.join(_write_name(by_number[number]) for number in sorted(numbers))})"
 
     return "\n".join(
-        line if is_code else either.sub(names, line) for line, is_code in _lines(content)
+        line if is_code else either.sub(write_names, line)
+        for line, is_code in _split_lines(content)
     )
 
 
 def read_sources(rows: Iterable[Any]) -> Iterator[NumberedSource]:
-    """Yield the sources that a record keeps; skip what is none."""
+    """Yield the sources of a record; skip rows that are not valid sources."""
     for row in rows:
         match row:
             case {"n": int(n), "title": str(title), "location": str(location)} if n > 0:
                 yield NumberedSource(n, title, location)
 
 
-def _line(text: str, limit: int) -> str:
-    """Return the text on one line, without control characters."""
+def _to_line(text: str, limit: int) -> str:
+    """Return the text as one line, without control characters, cut to ``limit``."""
     line = _CONTROL.sub("", " ".join(text[: 4 * limit].split()))
     return line if len(line) <= limit else line[: limit - 1] + _CUT
 
 
-def _head(source: NumberedSource) -> str:
-    known = _name_and_location(source)
-    if len(known) < 2:
-        return f"[{source.n}] {''.join(known)}".rstrip()
+def _make_head(source: NumberedSource) -> str:
+    parts = _list_names(source)
+    if len(parts) < 2:
+        return f"[{source.n}] {''.join(parts)}".rstrip()
     return f"[{source.n}] {source.title} ({source.location})"
 
 
-def _name(source: NumberedSource) -> str:
-    return ", ".join(_name_and_location(source))
+def _write_name(source: NumberedSource) -> str:
+    return ", ".join(_list_names(source))
 
 
-def _name_and_location(source: NumberedSource) -> list[str]:
-    """Return title and location, once if they are the same."""
+def _list_names(source: NumberedSource) -> list[str]:
+    """Return title and location; only one if they are the same or one is empty."""
     return [part for part in dict.fromkeys((source.title, source.location)) if part]
 
 
-def _quoted(text: str) -> Iterator[str]:
-    """Yield every line of the text, quoted; several blank lines as one.
+def _quote_lines(text: str) -> Iterator[str]:
+    """Yield each line of the text, quoted. Several blank lines become one.
 
-    A line ends wherever a reader may see an end.
+    All of Unicode's line breaks count, because a reader may take any of them for a line break.
     """
     blank = True
     for line in text.strip().splitlines():
-        kept = _CONTROL.sub("", line).rstrip()
-        if kept or not blank:
-            yield (_QUOTE + kept).rstrip()
-        blank = not kept
+        cleaned = _CONTROL.sub("", line).rstrip()
+        if cleaned or not blank:
+            yield (_QUOTE + cleaned).rstrip()
+        blank = not cleaned
 
 
 def _count_fitting(heads: Sequence[str], room: int) -> int:
-    """Return the number of sources whose first line can be shown: at least one."""
+    """Return the number of sources whose first lines fit into the room, at least 1."""
     used = 0
     for number, head in enumerate(heads):
         used += len(head) + len(_CUT) + 1
@@ -222,17 +227,17 @@ def _count_fitting(heads: Sequence[str], room: int) -> int:
     return len(heads)
 
 
-def _shares(sizes: Sequence[int], room: int) -> list[int]:
-    """Return the part of ``room`` for each size.
+def _share_room(sizes: Sequence[int], room: int) -> list[int]:
+    """Divide ``room`` among texts of these sizes.
 
-    A size gets all that it needs, or as much as the others that get too little.
+    Short texts get all the room that they need. The long ones get equal parts of what remains.
     """
     shares = [0] * len(sizes)
-    left = room
+    remaining = room
     order = sorted(range(len(sizes)), key=sizes.__getitem__)
     for done, number in enumerate(order):
-        shares[number] = max(min(sizes[number], left // (len(order) - done)), 0)
-        left -= shares[number]
+        shares[number] = max(min(sizes[number], remaining // (len(order) - done)), 0)
+        remaining -= shares[number]
     return shares
 
 
@@ -240,18 +245,18 @@ def _cut(block: str, size: int) -> str:
     return block if len(block) <= size else block[: max(size - len(_CUT), 0)] + _CUT[:size]
 
 
-def _first_cut(blocks: Sequence[str], sizes: Sequence[int]) -> int:
-    """Return the place in the whole text at which the first thing is missing."""
-    at = 0
+def _find_first_cut(blocks: Sequence[str], sizes: Sequence[int]) -> int:
+    """Return the position in the whole text of the first missing character."""
+    position = 0
     for block, size in zip(blocks, sizes, strict=False):
         if len(block) > size:
-            return at + max(size - len(_CUT), 0)
-        at += len(block) + 1
-    return at
+            return position + max(size - len(_CUT), 0)
+        position += len(block) + 1
+    return position
 
 
-def _lines(content: str) -> Iterator[tuple[str, bool]]:
-    """Yield the lines of a text, and True for those that Markdown sets as code."""
+def _split_lines(content: str) -> Iterator[tuple[str, bool]]:
+    """Yield each line of a Markdown text, and True if it is code in a fence."""
     fence = ""
     for line in content.split("\n"):
         mark = line.lstrip()[:3]
@@ -262,10 +267,10 @@ def _lines(content: str) -> Iterator[tuple[str, bool]]:
             yield line, bool(fence)
 
 
-def _cited_in_match(match: re.Match[str], sources: Mapping[int, NumberedSource]) -> set[int]:
-    """Return the given numbers between brackets.
+def _read_match(match: re.Match[str], sources: Mapping[int, NumberedSource]) -> set[int]:
+    """Return the known numbers in a citation.
 
-    A span counts if all numbers in it were given.
+    A span counts only if all of its numbers are known.
     """
     text = next(filter(None, match.groups()))
     numbers = {int(part) for part in re.findall("[0-9]+", _SPAN.sub(" ", text))}
@@ -276,10 +281,10 @@ def _cited_in_match(match: re.Match[str], sources: Mapping[int, NumberedSource])
     return numbers & sources.keys()
 
 
-def _cited_numbers(item: Any, sources: Mapping[int, NumberedSource]) -> set[int]:
-    """Return the source that an item of an answer's own list names.
+def _read_item(item: Any, sources: Mapping[int, NumberedSource]) -> set[int]:
+    """Return the numbers of the sources that an item of a list of citations names.
 
-    The set is empty if the model was not given it.
+    The set is empty if the source is unknown.
     """
     match item:
         case bool():
@@ -287,22 +292,22 @@ def _cited_numbers(item: Any, sources: Mapping[int, NumberedSource]) -> set[int]
         case int():
             return {item} & sources.keys()
         case str():
-            named = item.strip()
-            if number := re.fullmatch(r"\[?\^?([0-9]{1,6})\]?", named):
+            name = item.strip()
+            if number := re.fullmatch(r"\[?\^?([0-9]{1,6})\]?", name):
                 return {int(number[1])} & sources.keys()
-            return {s.n for s in sources.values() if named and named in (s.location, s.title)}
+            return {s.n for s in sources.values() if name and name in (s.location, s.title)}
         case Mapping():
             keys = ("n", "number", "id", "location", "url", "path", "title")
             values = (item[key] for key in keys if isinstance(item.get(key), str | int))
             return next(
-                (found for value in values if (found := _cited_numbers(value, sources))), set()
+                (numbers for value in values if (numbers := _read_item(value, sources))), set()
             )
     return set()
 
 
 def list_sources(record: Record) -> Mapping[int, NumberedSource]:
-    """Return the sources that the model was given with this record, by number."""
-    observed = record.record if isinstance(record, CarriedRecord) else record
-    if not isinstance(observed, ObservationRecord) or not observed.sources:
+    """Return the sources that this record shows the model, by number."""
+    observation = record.record if isinstance(record, CarriedRecord) else record
+    if not isinstance(observation, ObservationRecord) or not observation.sources:
         return {}
-    return {source.n: source for source in read_sources(observed.sources)}
+    return {source.n: source for source in read_sources(observation.sources)}

@@ -22,8 +22,8 @@ from mlx_tools.tools import ToolContext
 from mlx_tools.transcript.records import ObservationRecord
 from mlx_tools.transcript.sources import (
     NumberedSource,
-    cited_sources,
     expand_citations,
+    find_citations,
     render_sources,
 )
 from tests.controller.sessions import answered, records_of
@@ -110,7 +110,7 @@ def test_text_of_a_source_forges_no_number() -> None:
     ],
 )
 def test_what_an_answer_cites(content: str, named: tuple[Any, ...], numbers: list[int]) -> None:
-    assert [one.n for one in cited_sources(content, named, GIVEN)] == numbers
+    assert [one.n for one in find_citations(content, named, GIVEN)] == numbers
 
 
 def test_a_citation_is_spelled_out_for_who_does_not_know_the_numbers() -> None:
@@ -138,7 +138,7 @@ def test_a_run_within_a_call_cites_by_name_so_that_its_numbers_mean_nothing_else
 
 
 def test_an_answer_of_many_brackets_is_read_in_linear_time() -> None:
-    assert cited_sources("[1" * 300_000 + "`" * 300_000 + "[1," * 300_000, (), GIVEN) == ()
+    assert find_citations("[1" * 300_000 + "`" * 300_000 + "[1," * 300_000, (), GIVEN) == ()
 
 
 def test_long_sources_are_cut_evenly_kept_whole_and_can_be_read_on(tmp_path: Path) -> None:
@@ -200,4 +200,4 @@ def test_only_given_numbers_begin_a_line(found: list[Source], first: int, room: 
 
 @given(st.text(alphabet="[]0123456789,-^ `\\\n", max_size=60), st.lists(st.integers(), max_size=3))
 def test_what_is_cited_was_given(content: str, named: list[int]) -> None:
-    assert {one.n for one in cited_sources(content, named, GIVEN)} <= GIVEN.keys()
+    assert {one.n for one in find_citations(content, named, GIVEN)} <= GIVEN.keys()

@@ -48,8 +48,8 @@ from mlx_tools.transcript import (
     Outcome,
     PauseRecord,
     Record,
-    at_rest,
     calls_in_doubt,
+    find_last_state,
     is_at_rest,
     make_outcome,
 )
@@ -146,7 +146,7 @@ class Delegation:
             UsageError: there is no such session, or an answer is not valid.
         """
         records = self._records(session)
-        is_waiting = is_at_rest(records) and isinstance(at_rest(records), PauseRecord)
+        is_waiting = is_at_rest(records) and isinstance(find_last_state(records), PauseRecord)
         if answers is None and is_at_rest(records) and (is_waiting or not calls_in_doubt(records)):
             path = session_store(self.configuration).read(session).path
             return make_outcome(records, transcript=path)

@@ -31,8 +31,8 @@ from mlx_tools.transcript import (
     Record,
     RepairRecord,
     UserRecord,
-    at_rest,
     context_used,
+    find_last_state,
 )
 
 RECORDS: Final = 60
@@ -271,7 +271,7 @@ async def waiting_calls(
     Fails as `Sessions.waiting` does.
     """
     found = [_waiting(one, fresh=fresh) for one, fresh in await sessions.waiting(session)]
-    pause = at_rest(records)
+    pause = find_last_state(records)
     within = pause.nested_calls if isinstance(pause, PauseRecord) else ()
     requests = await sessions.waiting_within(session) if within else ()
     looks = {request.call: request for request in requests}

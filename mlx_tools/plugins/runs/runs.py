@@ -64,7 +64,7 @@ from mlx_tools.transcript import (
     PauseRecord,
     Record,
     Unfinished,
-    at_rest,
+    find_last_state,
     is_at_rest,
     make_outcome,
     pending_calls,
@@ -446,7 +446,7 @@ class Runs:
         Raises `ApiError` if the call does not wait.
         """
         records = await self._wait_at_rest(row)
-        last = at_rest(records) if is_at_rest(records) else None
+        last = find_last_state(records) if is_at_rest(records) else None
         pending = pending_calls(records, last) if isinstance(last, PauseRecord) else ()
         for one in pending:
             if one.call_id == call:
