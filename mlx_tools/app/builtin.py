@@ -15,7 +15,7 @@ from mlx_tools.app.hooks import Plugins, plugins
 from mlx_tools.errors import require_instance, require_items
 from mlx_tools.messages import replace
 from mlx_tools.policy import check_presets
-from mlx_tools.store import Root, RootName, supported
+from mlx_tools.store import Root, RootName, can_open_safely
 from mlx_tools.tools import (
     Registry,
     ToolOffer,
@@ -93,9 +93,9 @@ def make_request(
         UsageError: a root is no folder, or an option is not valid.
     """
     names = [_parse_root(root) for root in require_items("roots", roots, "give a list of folders")]
-    no_walk = None if supported() else "this system cannot open files safely (openat)"
+    no_walk = None if can_open_safely() else "this system cannot open files safely (openat)"
     return ToolRequest(
-        tuple(Root(name) for name in names) if supported() else (),
+        tuple(Root(name) for name in names) if can_open_safely() else (),
         no_walk,
         no_walk or (None if names else "no folder was named that it may see (--root DIR)"),
         options,

@@ -41,7 +41,7 @@ from mlx_tools.backends import (
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.messages import replace
 from mlx_tools.prompt import ChatFormat
-from mlx_tools.store import SessionStore, words_digest
+from mlx_tools.store import SessionStore, digest_words
 
 Status = Literal["ok", "warn", "fail", "skip"]
 
@@ -305,7 +305,7 @@ def check_verdict(
     )
     if verdict_choice.problem:
         return Check("verdict", "warn", f"{detail}; {verdict_choice.problem}")
-    if verdict.prompts != words_digest():
+    if verdict.prompts != digest_words():
         return Check("verdict", "warn", f"{detail}; the prompts have changed since", command)
     return Check("verdict", "ok", detail)
 

@@ -35,7 +35,7 @@ from mlx_tools.errors import BackendError, ConfigError, MlxToolsError, UsageErro
 from mlx_tools.messages import Effects, Style, ToolCall, ToolSpec, replace
 from mlx_tools.paths import read_data
 from mlx_tools.policy import Limits
-from mlx_tools.store import words_digest
+from mlx_tools.store import digest_words
 from mlx_tools.tools import load_words
 
 STRATEGIES: Final[tuple[StrategyChoice, ...]] = ("auto", "free", "guided")
@@ -405,7 +405,7 @@ def make_verdict(
         reason=judged.reason,
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         questions=len(questions.questions),
-        prompts=words_digest(),
+        prompts=digest_words(),
         probe=questions.digest,
         settings={
             "backend": settings.backend.get("kind"),

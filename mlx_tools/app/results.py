@@ -30,7 +30,7 @@ from mlx_tools.errors import (
     UsageError,
 )
 from mlx_tools.policy import Limits
-from mlx_tools.store import words_digest
+from mlx_tools.store import digest_words
 
 FORMAT: Final = 1
 
@@ -285,7 +285,7 @@ def describe_run(settings: RunSettings, limits: Limits, **fields: Any) -> dict[s
         values["style"] = (
             verdict_choice.verdict.style if verdict_choice.verdict is not None else DEFAULT_STYLE
         )
-    kind, digest = settings.backend.get("kind"), words_digest()
+    kind, digest = settings.backend.get("kind"), digest_words()
     return values | {"backend": kind, "limits": limits.to_json(), "prompts": digest} | fields
 
 

@@ -31,7 +31,7 @@ from mlx_tools.cli.output import count_columns, note, steerable, wrap_line
 from mlx_tools.errors import UsageError
 from mlx_tools.parsing import HOOKS, Unreadable
 from mlx_tools.paths import expand_user, file_exists, folder_exists, read_regular
-from mlx_tools.store import private_part
+from mlx_tools.store import find_private_part
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ def _file_text(path: Path) -> str:
     if folder_exists(path):
         raise UsageError(f"{path} is a folder", hint="/root DIR lets tools see it")
     real = path.resolve()
-    if (private := private_part(real.parts)) is not None:
+    if (private := find_private_part(real.parts)) is not None:
         raise UsageError(f"{path} is private ({private}), and nothing was sent")
     try:
         return decode_text(read_regular(real, MAX_FILE_BYTES), str(path))

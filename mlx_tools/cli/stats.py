@@ -14,7 +14,7 @@ from mlx_tools.cli.options import AsJson, option
 from mlx_tools.cli.output import count_noun, note, print_json, print_text, progress_counter, table
 from mlx_tools.cli.saved_sessions import open_user_store
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.store import SessionStore, asked_at
+from mlx_tools.store import SessionStore, find_question_time
 from mlx_tools.transcript import Counters, CounterSum, Record, UserRecord, count
 
 app = typer.Typer(add_completion=False)
@@ -115,7 +115,10 @@ def _records_since(records: Sequence[Record], begin: datetime) -> Sequence[Recor
     Empty if there are none.
     """
     for number, record in enumerate(records):
-        if isinstance(record, UserRecord) and asked_at(record, records[0]) >= begin.timestamp():
+        if (
+            isinstance(record, UserRecord)
+            and find_question_time(record, records[0]) >= begin.timestamp()
+        ):
             return [*records[:1], *records[number:]]
     return ()
 

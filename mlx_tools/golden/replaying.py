@@ -61,7 +61,7 @@ from mlx_tools.messages import ErrorInfo, ToolCall, replace
 from mlx_tools.policy import BUILTIN, TEMPLATE, can_be_preapproved
 from mlx_tools.prompt import MESSAGES, Cut, PromptWords, replacements
 from mlx_tools.protocol import Reading, judge
-from mlx_tools.store import FORMAT_VERSION, load_words, word_files
+from mlx_tools.store import FORMAT_VERSION, digest_word_files, load_words
 from mlx_tools.tools import Registry
 from mlx_tools.transcript import (
     ApprovalRecord,
@@ -284,7 +284,7 @@ class _Replayer:
         self._today = specs_today(golden, registry)
         self._missing: list[str] = []
         messages = golden.golden.words.get(MESSAGES)
-        changed = messages is not None and messages != word_files()[MESSAGES]
+        changed = messages is not None and messages != digest_word_files()[MESSAGES]
         self._comparing = Comparison(words_changed=changed)
         inputs = SessionInputs(
             specs=self._specs,
@@ -321,7 +321,7 @@ class _Replayer:
             self._compare_keys("outcome", "the {}", was, found, f"question {number + 1}")
         if (header, records_now) != (self._golden.header, [*self._golden.records]):
             outcomes = list_outcomes(header, records_now)
-        golden = replace(recorded, words=word_files(), outcomes=outcomes)
+        golden = replace(recorded, words=digest_word_files(), outcomes=outcomes)
         now = replace(self._golden, header=header, golden=golden, records=tuple(records_now))
         differences = tuple(self._comparing.differences)
         return Replay(self._golden, differences, now, tuple(self._missing))

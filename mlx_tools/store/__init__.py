@@ -1,4 +1,4 @@
-"""Sessions, artifacts, access lists, old file contents, safe roots, model words."""
+"""Storage: sessions, artifacts, access lists, old contents, roots, prompt texts."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from mlx_tools.store.roots import (
     Root,
     RootName,
     WrongFileKind,
+    can_open_safely,
     check_patterns,
     expand_home,
+    find_private_part,
     fold_name,
     get_identity,
-    private_part,
-    supported,
 )
 from mlx_tools.store.session_folder import TranscriptStore
 from mlx_tools.store.session_store import (
@@ -50,10 +50,10 @@ from mlx_tools.store.session_store import (
     SessionStore,
     SessionSummary,
     StoreKeys,
-    asked_at,
     check_part,
+    find_question_time,
     is_session_id,
-    new_session_id,
+    make_session_id,
     session_status,
 )
 from mlx_tools.store.template_file import TemplateFile
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
         Statements,
         Tables,
         is_transient,
-        storable,
+        to_storable,
     )
 
 __getattr__, __dir__ = attach_names(
@@ -100,7 +100,7 @@ __getattr__, __dir__ = attach_names(
             "Statements",
             "Tables",
             "is_transient",
-            "storable",
+            "to_storable",
         ),
     },
 )
@@ -108,15 +108,15 @@ __getattr__, __dir__ = attach_names(
 
 @functools.cache
 def load_words() -> PromptWords:
-    """Load the words that a model reads: the files of ``prompts/``."""
+    """Load the texts that a model reads: the files of ``prompts/``."""
     from mlx_tools.prompt import FILES, parse_words
 
     return parse_words({name: read_data(f"prompts/{name}") for name in FILES})
 
 
 @functools.cache
-def word_files() -> Mapping[str, str]:
-    """Return a digest of 16 digits for each file with words that the model reads."""
+def digest_word_files() -> Mapping[str, str]:
+    """Return a digest of 16 digits for each file of ``prompts/``."""
     from mlx_tools.prompt import FILES
 
     return {
@@ -125,14 +125,13 @@ def word_files() -> Mapping[str, str]:
     }
 
 
-def words_digest() -> str:
-    """Return a digest of the words that the model reads: 16 digits.
+def digest_words() -> str:
+    """Return one digest of 16 digits for all files of ``prompts/``.
 
-    It is of the words that come with mlx-tools. Those for answers that fit a schema are left out:
-    nothing is measured with them.
+    The file for answers that must fit a schema is left out: probes do not use it.
     """
     from mlx_tools.prompt import RESULT
 
-    names = sorted(name for name in word_files() if name != RESULT)
+    names = sorted(name for name in digest_word_files() if name != RESULT)
     words = "\0".join(read_data(f"prompts/{name}") for name in names)
     return hashlib.sha256(words.encode()).hexdigest()[:16]

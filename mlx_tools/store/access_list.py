@@ -1,4 +1,4 @@
-"""Access lists of runs, and the approvals that are used up."""
+"""Access lists of runs, and the approvals that were consumed."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from mlx_tools.store.transcript import write_all
 ACCESS_FILE: Final = "access.json"
 _ACCESS_VERSION: Final = 1
 _MAX_WATCHED_BYTES: Final = 4_000_000
-"""Bytes of a configuration file that are looked at."""
+"""Bytes of a configuration file that are hashed; a larger file counts as ``too large``."""
 
 
 @dataclass(eq=False)
 class RunPermit:
-    """The access list of the runs of one session: what a run began with.
+    """The access list of a run: the tools and configuration that it began with.
 
-    Before each call the list is held to what is so now. One that is not there, or says anything
-    else, lets no call run: it can take access away, and never give it. ``watched`` are the places
-    of configuration files, each with what was there when the configuration was read
-    (`fingerprints`).
+    Before each call the list is compared with the present state. If the list is missing or differs,
+    no call runs. So a list can only take access away, never give it.
     """
 
     watched: Mapping[str, str] = field(default_factory=dict)
+    """The paths of configuration files, each with its fingerprint (`fingerprints`)."""
     _tools: Mapping[str, str] | None = field(default=None, init=False)
+    """The digest of each tool, by name; None if no run goes on."""
 
     def begin(self, session: str, policy_hash: str, specs: Iterable[ToolSpec]) -> None:
-        """Make the list of a run that begins. Raise `StorageError` if it cannot be stored."""
+        """Make the list for a new run. Raise `StorageError` if it cannot be stored."""
         self._tools = {spec.name: spec.digest() for spec in specs}
 
     def check(self, spec: ToolSpec) -> Decision | None:
@@ -71,16 +71,16 @@ class RunPermit:
 class StoredRunPermit(RunPermit, ABC):
     """An access list that is stored while the run goes on.
 
-    A run writes down the policy, the tools and the configuration that it began with. Before each
-    call the list is read back: it must be, byte for byte, what this run wrote. So it is a kill
-    switch: whoever deletes it stops the run from calling anything more. A run that was killed
-    leaves its list; the next one of the session writes a new one.
+    A run writes the policy, the tools and the configuration that it began with. Before each call
+    the list is read again, and must be byte for byte the list that this run wrote. So it is a kill
+    switch: if somebody deletes it, the run calls no more tools. A killed run leaves its list
+    behind; the session's next run overwrites it.
     """
 
     _list_bytes: bytes = field(default=b"", init=False)
 
     def begin(self, session: str, policy_hash: str, specs: Iterable[ToolSpec]) -> None:
-        # No call may run while the stored list and the one in memory are not the same.
+        # No call may run while the stored list differs from the list in memory.
         self._tools = None
         specs = tuple(specs)
         listed = {
@@ -91,7 +91,7 @@ class StoredRunPermit(RunPermit, ABC):
             "configuration": dict(self.watched),
         }
         self._list_bytes = json.dumps(listed, sort_keys=True).encode()
-        # Only once the list is stored: a failed write leaves a run that may call nothing.
+        # First the write: if it fails, the run may call nothing.
         self._write()
         super().begin(session, policy_hash, specs)
 
@@ -143,15 +143,15 @@ class RunPermitFile(StoredRunPermit):
         what, hint = f"the access list {self.path}", "check the folder's permissions and free space"
         with (
             translate_os_error(StorageError, f"{what} cannot be written", hint),
-            # Written beside and renamed: a reader sees the old list or the new one, never a part.
+            # A draft is renamed: a reader sees the old list or the new one, never a part.
             drafted(self.path, self._list_bytes) as draft,
         ):
             draft.replace(self.path)
 
     def _read(self) -> bytes:
         with open_private(self.path) as file:
-            # Whoever wants to stop a run can lock its list exclusively: the check then refuses the
-            # call.
+            # An exclusive lock by another process also stops the run: this lock then fails, and the
+            # call is refused.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             # One byte more than was written shows that something was added at the end.
             return file.read(len(self._list_bytes) + 1)
@@ -162,9 +162,9 @@ class RunPermitFile(StoredRunPermit):
 
 
 def fingerprints(places: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
-    """Return the state of each place now: a hash of its content, or a word.
+    """Return the present state of each file: a hash of its content, or a word.
 
-    The word says why there is no content: the place is absent, unreadable or too large.
+    The word says why there is no hash: the file is absent, unreadable or too large.
     """
     return {os.fspath(place): _fingerprint(place) for place in places}
 
@@ -173,13 +173,13 @@ def _fingerprint(place: str | os.PathLike[str]) -> str:
     try:
         file = os.open(
             place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-        )  # a pipe is not waited for
+        )  # O_NONBLOCK: opening a pipe would wait for its writer
     except FileNotFoundError:
         return "absent"
     except OSError:
         return "unreadable"
     try:
-        # The open file is examined, not its name, which may lead elsewhere by now.
+        # The open file is checked, not its name: the name may lead to another file by now.
         if not stat.S_ISREG(os.fstat(file).st_mode):
             return "unreadable"
         data = os.read(file, _MAX_WATCHED_BYTES)
@@ -194,27 +194,28 @@ def _fingerprint(place: str | os.PathLike[str]) -> str:
 class ConsumedApprovals:
     """Digests of the approvals with which calls have started.
 
-    Each approval counts once, whatever is taken away from a transcript.
+    Each approval counts once, even if records are removed from a transcript.
     """
 
     _digests: set[str] = field(default_factory=set, init=False)
 
     def take(self, digest: str) -> bool:
-        """Use an approval up. Return False if it was used before.
+        """Consume an approval. Return False if it was consumed before.
 
         Raises:
-            StorageError: the use cannot be recorded; the approval is then not used up.
+            StorageError: the use cannot be recorded; the approval is then not consumed.
         """
-        taken = digest not in self._digests
+        is_new = digest not in self._digests
         self._digests.add(digest)
-        return taken
+        return is_new
 
 
 @dataclass(eq=False)
 class ConsumedApprovalsFile(ConsumedApprovals):
-    """The same in the file ``path``, a line each."""
+    """Consumed approvals in a file."""
 
     path: Path
+    """The file, with one digest in each line."""
 
     def take(self, digest: str) -> bool:
         return self.take_all([digest]) == 1
@@ -226,10 +227,10 @@ class ConsumedApprovalsFile(ConsumedApprovals):
         return []
 
     def take_all(self, digests: Iterable[str]) -> int:
-        """Use approvals up. Return how many of them were not used before.
+        """Consume approvals. Return how many of them were new.
 
         Raises:
-            StorageError: the use cannot be recorded; then none is used up.
+            StorageError: the use cannot be recorded; then none is consumed.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         hint = "nothing was run; free some space and start again"
@@ -237,21 +238,21 @@ class ConsumedApprovalsFile(ConsumedApprovals):
             translate_os_error(StorageError, f"{self.path} cannot be written", hint),
             os.fdopen(os.open(self.path, flags, 0o600), "r+b", buffering=0) as file,
         ):
-            # Two processes that approve the same call must not both find it unused.
+            # Two processes must not both find the same approval unused.
             fcntl.flock(file, fcntl.LOCK_EX)
             known = file.read()
-            there = set(known.split())
-            new = [one for one in digests if one.encode() not in there]
+            known_digests = set(known.split())
+            new = [digest for digest in digests if digest.encode() not in known_digests]
             if not new:
                 return 0
-            end = b"\n" if known and not known.endswith(b"\n") else b""  # of a write cut off
+            # A crash may have cut off the last line: the new digests must not be joined to it.
+            end = b"\n" if known and not known.endswith(b"\n") else b""
             try:
-                write_all(file.fileno(), end + "".join(f"{one}\n" for one in new).encode())
+                write_all(file.fileno(), end + "".join(f"{digest}\n" for digest in new).encode())
                 # Before the call starts: a power cut must not make a used approval new again.
                 sync_fully(file.fileno())
             except OSError:
-                # What could not be synced may be lost later; then it must not count as used now
-                # either.
+                # The digests are not safely on disk, so the approvals must not count as consumed.
                 file.truncate(len(known))
                 raise
             return len(new)

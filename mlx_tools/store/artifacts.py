@@ -1,7 +1,7 @@
-"""Files that a session keeps beside its transcript: artifacts and old contents.
+"""Artifacts and old contents, which a session stores besides its transcript.
 
-Artifacts are whole outputs of tools. Old contents are what calls replaced or deleted. The files
-expire, are bounded in size, and only their owner can read them.
+Artifacts are complete outputs of tools. Old contents are those of files that calls replaced or
+deleted. Both expire and are limited in size, and only their owner can read them.
 """
 
 from __future__ import annotations
@@ -29,33 +29,37 @@ from mlx_tools.messages import replace
 from mlx_tools.paths import drafted
 
 KEEP_SECONDS: Final = 3 * 24 * 3600
+"""Seconds for which artifacts are stored unless the settings say otherwise."""
+
 MAX_BYTES: Final = 100_000_000
-"""Bytes that the artifacts of one session may take."""
+"""The limit of the bytes of one session's artifacts."""
 
 SWEEP_EVERY: Final = 3600.0
-"""Seconds between two looks for expired artifacts, over all processes: they are kept for days."""
+"""Seconds between two sweeps by any process. An hour late is little for artifacts of days."""
 
 CLOCK_SETTLES: Final = 3600.0
-"""Seconds for which a clock that has jumped must go on before it is believed."""
+"""Seconds for which a clock that has jumped must run on before it is trusted."""
 
 _ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _BLOB_NAME: Final = re.compile(r"\.?[0-9a-f]{32}(?:\.[0-9a-f]{16})?", re.ASCII)
-"""A file, or one that was not finished."""
+"""The name of a blob's file, or of its unfinished draft."""
 
 ARTIFACTS: Final = "artifacts"
 _SWEEP_MARK: Final = ".swept"
-"""A mark whose time says when the last sweep began."""
+"""An empty file; its time is when the last sweep began."""
 _CLOCK_MARK: Final = ".clock"
+"""An empty file; its time is when the clock was first doubted."""
 
 
 class BlobStore(ABC):
-    """Blobs of a session, each whole: a blob that a crash cut off does not exist.
+    """The blobs of a session.
 
-    Blobs expire. Together they take at most ``max_bytes``: the oldest make room for new ones. Names
+    Each blob is complete: if a crash cuts off a write, there is no blob. Blobs expire. Their names
     are 32 hexadecimal digits.
     """
 
     max_bytes: int
+    """The limit of the bytes of all blobs; the oldest are removed for new ones."""
 
     @abstractmethod
     def write(self, key: str, data: bytes, *, durable: bool = False) -> None:
@@ -85,28 +89,27 @@ class BlobStore(ABC):
 
 @dataclass(eq=False)
 class BlobFiles(BlobStore):
-    """A folder of files, each of which expires after ``keep`` seconds.
-
-    ``sync`` flushes an open file's data, or an open folder's names, to the disk.
-    """
+    """Blobs as files in a folder."""
 
     folder: Path
     _: KW_ONLY
     keep: float = KEEP_SECONDS
+    """Seconds after which a file expires."""
     max_bytes: int = MAX_BYTES
     sync: Callable[[int], None] = sync_fully
+    """Flushes an open file's data, or an open folder's names, to the disk."""
 
     def expire(self, now: float) -> int:
-        """Remove expired files and return how many there were.
+        """Remove expired files. Return how many were removed.
 
-        A file whose time is after ``now`` was written by a wrong clock. It counts as written now,
-        so that it does not stay for ever.
+        A file whose time is after ``now`` was written while the clock was wrong. Its time is set to
+        ``now``, so that it expires some day.
         """
         limit = now - self.keep
         removed = 0
         for path, found in self._files(_BLOB_NAME):
             with contextlib.suppress(OSError):
-                # By the time of writing, which nobody who only reads a file changes.
+                # By the time of writing: reading a file does not change it.
                 if found.st_mtime < limit:
                     path.unlink()
                     removed += 1
@@ -118,23 +121,23 @@ class BlobFiles(BlobStore):
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.folder / key
         with drafted(path, data, sync=self.sync if durable else None) as draft:
-            # The data is synced before the rename, the folder's names after it: after a power cut
-            # the name leads to whole data, or there is no name.
+            # The data is synced before the rename, the folder's names after it. So after a power
+            # cut the file is complete, or does not exist.
             draft.rename(path)
             if durable:
                 self._sync_names()
-        # Last, so that a failed write has removed nothing.
+        # Last, so that a failed write removes nothing.
         self._make_room(key)
 
     def read(self, key: str) -> bytes | None:
-        # A key comes from a model: nothing but an id may become part of a path.
+        # The key comes from a model: only a valid id may become part of a path.
         if not _ID.fullmatch(key):
             return None
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             with os.fdopen(os.open(self.folder / key, flags), "rb") as file:
                 found = os.fstat(file.fileno())
-                # An expired file counts as gone although no sweep has come by yet.
+                # An expired file does not count, even if no sweep has removed it yet.
                 if not stat.S_ISREG(found.st_mode) or time.time() - found.st_mtime > self.keep:
                     return None
                 return file.read()
@@ -162,7 +165,7 @@ class BlobFiles(BlobStore):
             os.close(fd)
 
     def _make_room(self, newest: str) -> None:
-        """Remove the oldest files until the bound holds; never the newest."""
+        """Remove the oldest files, but never ``newest``, until the limit is kept."""
         # In nanoseconds: several outputs of one turn are written within a second.
         files = sorted(self._files(), key=lambda item: item[1].st_mtime_ns)
         total = sum(found.st_size for _, found in files)
@@ -185,11 +188,13 @@ class BlobFiles(BlobStore):
 
 @dataclass(eq=False)
 class BlobMemory(BlobStore):
-    """Blobs of one session in ``blobs``; the oldest of all sessions make room."""
+    """Blobs of one session in memory."""
 
     session: str
     blobs: dict[tuple[str, str], bytes]
+    """The blobs of all sessions, by session and key."""
     max_bytes: int = MAX_BYTES
+    """The limit of the bytes of ``blobs``; the oldest are removed, of whichever session."""
 
     def write(self, key: str, data: bytes, *, durable: bool = False) -> None:
         self.blobs[self.session, key] = data
@@ -210,19 +215,17 @@ class BlobMemory(BlobStore):
 
 @dataclass(eq=False)
 class ArtifactStore:
-    """The artifacts of a session. Ids are random: none can be guessed.
-
-    With ``keep_all`` outputs are kept that the transcript holds whole, too. ``sweep`` is called
-    with each artifact, to remove what expired elsewhere.
-    """
+    """The artifacts of a session. Their ids are random, so that nobody can guess one."""
 
     blobs: BlobStore
     _: KW_ONLY
     keep_all: bool = False
+    """True to store outputs that are complete in the transcript, too."""
     sweep: Callable[[], object] = lambda: None
+    """Called with each new artifact, to remove expired artifacts of other sessions."""
 
     def add(self, text: str, key: str = "") -> str | None:
-        """Store ``text`` and return its id, None if it is larger than the limit of all.
+        """Store ``text`` and return its id, None if it alone is larger than the limit.
 
         Args:
             text: the output of a tool.
@@ -231,7 +234,7 @@ class ArtifactStore:
         Raises:
             StorageError: the artifact was not stored; no other was removed either.
         """
-        # A tool may return half a character, which must come back as it was.
+        # A tool may return half a character (a lone surrogate), which must be read back unchanged.
         data = text.encode(errors="surrogatepass")
         if len(data) > self.blobs.max_bytes:
             return None
@@ -243,10 +246,9 @@ class ArtifactStore:
         return key
 
     def get(self, key: str) -> str | None:
-        """Return the text of an artifact.
+        """Return the text of an artifact, None if it is absent, expired or unreadable.
 
-        It is None if the artifact does not exist, expired or cannot be read: whoever guesses ids
-        learns nothing.
+        The reason is not said, so that nobody learns anything by guessing ids.
         """
         data = self.blobs.read(key)
         try:
@@ -256,27 +258,28 @@ class ArtifactStore:
 
 
 UNDO_FOLDER: Final = ".mlx-tools-undo"
-"""No tool opens anything of this name (`mlx_tools.store.roots`)."""
+"""The folder of old contents. No tool opens a file or folder of this name (`store.roots`)."""
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """A change that a call was about to make to a file.
-
-    The file has the ``names`` below the folder ``root``, whose number in its file system is
-    ``inode``. ``old_state`` and ``new_state`` identify its content (`mlx_tools.store.changes`),
-    ``mode`` are its permissions, 0 if there was no file. ``key`` is the name of the copy of its old
-    content, once it is stored; keys sort by time. ``new_folders`` is the number of folders right
-    above the file that the call made.
-    """
+    """A change that a call was about to make to a file."""
 
     root: str
+    """The path of the root that the file is in."""
     inode: int
+    """The number of that folder in its file system."""
     names: tuple[str, ...]
+    """The names of the file's path below the root."""
     old_state: str
+    """The digest of the old content (`digest_content`)."""
     new_state: str
+    """The digest of the new content."""
     mode: int
+    """The permissions of the file, 0 if there was no file."""
     key: str = ""
+    """The name of the stored copy of the old content, empty before; keys sort by time."""
     new_folders: int = 0
+    """The number of folders directly above the file that the call made."""
 
     @property
     def path(self) -> str:
@@ -292,8 +295,8 @@ class Change(Struct, frozen=True, kw_only=True):
 class UndoStore:
     """Old contents of files that the calls of one session replaced or deleted.
 
-    the plugin ``files`` puts them back. Each blob is a line of JSON that describes the
-    change, and the old content after it. The blob is on disk before the change is made.
+    The plugin ``files`` restores them. Each blob is a line of JSON that describes the change,
+    followed by the old content. The blob is on disk before the change is made.
     """
 
     blobs: BlobStore
@@ -304,28 +307,28 @@ class UndoStore:
         Raises:
             OSError: the content cannot be stored.
         """
-        said = {name: value for name, value in to_builtins(change).items() if name != "key"}
-        last = max((int(one[:16], 16) for one in self.blobs.names()), default=0)
-        now = max(time.time_ns(), last + 1)  # the order holds though the clock is set back
+        values = {name: value for name, value in to_builtins(change).items() if name != "key"}
+        last = max((int(name[:16], 16) for name in self.blobs.names()), default=0)
+        now = max(time.time_ns(), last + 1)  # keys stay in order even if the clock is set back
         key = f"{now:016x}{secrets.token_hex(8)}"
-        head = json.dumps(said, separators=(",", ":")).encode()
+        head = json.dumps(values, separators=(",", ":")).encode()
         self.blobs.write(key, head + b"\n" + content, durable=True)
         return key
 
     def changes(self) -> list[Change]:
-        """Return all stored changes, the newest first. Leave out blobs of others."""
-        found = []
+        """Return all stored changes, the newest first. Skip blobs of another format."""
+        changes = []
         for key in self.blobs.names():
             with contextlib.suppress(ValueError, RecursionError, ValidationError):
-                said = json.loads((self.blobs.read(key) or b"").partition(b"\n")[0])
-                found.append(replace(convert(said, Change), key=key))
-        return sorted(found, key=lambda change: change.key, reverse=True)
+                values = json.loads((self.blobs.read(key) or b"").partition(b"\n")[0])
+                changes.append(replace(convert(values, Change), key=key))
+        return sorted(changes, key=lambda change: change.key, reverse=True)
 
     @property
     def is_empty(self) -> bool:
         return not self.blobs.names()
 
-    def old_content(self, key: str) -> bytes:
+    def read_old_content(self, key: str) -> bytes:
         """Return the stored content, empty if there was no file."""
         return (self.blobs.read(key) or b"").partition(b"\n")[2]
 
@@ -334,36 +337,38 @@ class UndoStore:
 
 
 def run_in_background(work: Callable[[], object]) -> None:
-    """Run ``work`` in a thread that ends with the program, however far it has come."""
+    """Run ``work`` in a daemon thread: it ends with the program, finished or not."""
     threading.Thread(target=work, name="mlx-tools-sweep", daemon=True).start()
 
 
 @dataclass(eq=False)
 class Sweeper:
-    """Removal of expired artifacts from all sessions, also while a program runs on.
+    """Removes expired artifacts of all sessions.
 
-    ``start`` runs a due sweep in the background: the sweep looks into every session of ``folder``.
-    ``finish`` is called at its end. ``clock`` is the wall clock and ``ticks`` a clock that never
-    jumps, both in seconds.
-
-    A wall clock that went back since the last sweep, or ahead by more than ``keep``, may be wrong,
-    and a sweep would then remove everything. So nothing is removed until that clock has gone on for
-    `CLOCK_SETTLES`. A clock that is soon set right costs nothing; after a long pause without the
-    program, expired artifacts go an hour late.
+    The wall clock may be wrong if it went back since the last sweep, or ahead by more than
+    ``keep``. A sweep by a wrong clock would remove everything. So nothing is removed until the
+    clock has run on for `CLOCK_SETTLES`. If the clock is soon corrected, nothing is lost. If the
+    program was not used for long, expired artifacts are removed an hour later.
     """
 
     folder: Path
+    """The folder of all sessions."""
     keep: float = KEEP_SECONDS
+    """Seconds after which an artifact expires."""
     clock: Callable[[], float] = time.time
+    """The wall clock, in seconds."""
     ticks: Callable[[], float] = time.monotonic
+    """A clock that never jumps, in seconds."""
     start: Callable[[Callable[[], object]], None] = run_in_background
+    """Runs a sweep in the background, because it looks into every session."""
     finish: Callable[[], object] = lambda: None
+    """Called at the end of each sweep in the background."""
     _checked_at: float | None = None
 
     def sweep_if_due(self) -> None:
         """Begin a sweep if no process has begun one within `SWEEP_EVERY`."""
         ticks = self.ticks()
-        # Once per process and hour the mark on disk is not even read.
+        # A process reads the mark on disk only once an hour.
         if self._checked_at is not None and ticks - self._checked_at < SWEEP_EVERY:
             return
         self._checked_at = ticks
@@ -378,13 +383,13 @@ class Sweeper:
         return self._remove_expired(now) if self._accept_clock(now) else 0
 
     def _claim(self, now: float) -> bool:
-        """Return whether a sweep is due and this process is the one that begins it."""
+        """Return True if a sweep is due and no other process has begun it."""
         swept = self.folder / _SWEEP_MARK
         last = _read_time(swept)
         if last is not None and 0 <= now - last < SWEEP_EVERY:
             return False
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        try:  # of two processes the first goes on: it makes the mark, or has it locked
+        try:  # Only one of two processes goes on: it has made the mark, or has locked it.
             mark = os.open(swept, flags if last else flags | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError:
             return False
@@ -392,7 +397,7 @@ class Sweeper:
             fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if last is None:
                 os.utime(mark, (now, now))
-            # Another process has set the mark between the look and the lock: the sweep is theirs.
+            # Another process set the mark after it was read here: that process sweeps.
             elif _read_time(swept) != last:
                 return False
             return self._accept_clock(now)
@@ -405,8 +410,8 @@ class Sweeper:
         removed = 0
         with contextlib.suppress(OSError):
             sessions = os.listdir(self.folder)  # noqa: PTH208 (there are many)
-            # A program that ends cuts its sweep short: each begins at another place, so that the
-            # sessions at the end have their turn.
+            # The end of the program cuts a sweep short. So each sweep begins at a random session;
+            # otherwise it might never come to the last ones.
             begin = secrets.randbelow(len(sessions) or 1)
             for session in (*sessions[begin:], *sessions[:begin]):
                 for name in (ARTIFACTS, UNDO_FOLDER):
@@ -416,13 +421,14 @@ class Sweeper:
         return removed
 
     def _accept_clock(self, now: float) -> bool:
+        """Return True if the clock can be trusted; set the marks."""
         swept, doubted = self.folder / _SWEEP_MARK, self.folder / _CLOCK_MARK
         last = _read_time(swept)
-        # The mark is from the future, or older than anything that is kept: one of the clocks is
-        # wrong.
+        # The mark is from the future, or older than every artifact: the clock is wrong now, or was
+        # wrong at the last sweep.
         if last is not None and not -CLOCK_SETTLES <= now - last <= self.keep:
             since = _read_time(doubted)
-            # The doubt begins, or the clock went back again: it must run on from here.
+            # The first doubt, or the clock went back again: the waiting time begins now.
             if since is None or now < since:
                 _set_time(doubted, now)
                 return False
@@ -442,7 +448,7 @@ def _read_time(path: Path) -> float | None:
 
 
 def _set_time(path: Path, now: float) -> None:
-    """Set a mark: an empty file whose only content is its time."""
+    """Set the time of a mark, which is an empty file."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with contextlib.suppress(OSError):
         file = os.open(path, flags, 0o600)

@@ -1,9 +1,9 @@
 """Changes of files below a folder, and of nothing outside it.
 
-The folder that holds the file is walked to and held open (`open_place`). Everything then happens by
-name in that folder and follows no link, whatever others do to the tree meanwhile. New content is
-written to a temporary file beside the target and renamed over it. So the target has the old content
-or the new content, and never a part.
+The folder of the file is opened name by name and stays open (`open_place`). All changes then use
+names in that open folder and follow no link, even if others change the tree meanwhile. New content
+is written to a temporary file next to the target, which is renamed to the target's name. So the
+target has the old content or the new content, never a part.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ from mlx_tools.store.roots import (
 from mlx_tools.store.transcript import write_all
 
 MAX_NEW_FOLDERS: Final = 32
-"""Folders that one call may make; each is held open until the file is there."""
+"""Folders that one call may make. Each stays open until the file is written."""
 
 MAX_UNDO_BYTES: Final = 10_000_000
-"""The most bytes of a file whose content is kept for undo before it is replaced or deleted."""
+"""The size of the largest file whose old content is stored for undo."""
 
 MAX_COMPARED_BYTES: Final = 1_000_000_000
-"""A larger file is not replaced or deleted on approval: to tell that it is still the one that was
-approved takes reading all of it."""
+"""The size of the largest file that can be replaced or deleted on approval.
+
+The whole file has to be read, to check that it is still the file that was approved."""
 
 _MAX_SWAPS: Final = 8
-"""The most times that a file is put back while others replace it: two are rare already."""
+"""Attempts to restore a file while other programs replace it. Two are rare already."""
 
 ABSENT: Final = "absent"
+"""The state of a file that does not exist."""
 _UNCHANGED: Final = "nothing was changed"
 
 _DISK_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
@@ -56,29 +58,32 @@ _REPOSITORY: Final = {
     **dict.fromkeys(("config", "config.worktree", "hooks"), ("HEAD",)),
     "head": ("config", "config.worktree", "hooks"),
 }
-"""Git takes any folder with a ``HEAD`` for a repository, and runs what its ``config`` names."""
+"""Names that make a repository together with one of the names after them.
+
+Git takes any folder with a ``HEAD`` for a repository, and runs programs that its ``config``
+names."""
 
 
 class NameTaken(WrongFileKind):
-    """A file of this name exists, and a new one was to be made."""
+    """A new file was to be made, but a file of this name exists."""
 
 
 class Place(Struct, frozen=True):
-    """The place of a file that may or may not exist: an open folder and a name in it.
-
-    ``names`` lead to it from the root, its own is the last. ``writable`` is the flag of the
-    innermost root that the folder lies in. ``new_folders`` is the number of folders that were made
-    for it.
-    """
+    """The place of a file that may or may not exist: an open folder and a name in it."""
 
     root: Root
     folder: int
+    """A descriptor of the folder."""
     names: tuple[str, ...]
+    """The path below the root; the last name is the file's."""
     writable: bool
+    """The flag of the innermost root that the folder is in."""
     new_folders: int = 0
+    """The number of folders that were made for the file."""
 
     @property
     def name(self) -> str:
+        """The name of the file in its folder."""
         return self.names[-1]
 
 
@@ -104,7 +109,7 @@ def open_place(
     root.check_listed(parts)
     made: list[tuple[int, str]] = []
     may = writable.get(root.identity, root.writable)
-    # A copy, so that the loop can close each folder behind it without closing the root.
+    # A copy, so that the loop can close each folder after use without closing the root.
     current = os.dup(root.fd)
     try:
         for part in parts[:-1]:
@@ -115,12 +120,12 @@ def open_place(
             may = writable.get(get_identity(os.fstat(current)), may)
         _check_repository(current, parts[-1])
         yield Place(root, current, tuple(parts), may, len(made))
-        # The new file is synced by its writer; here the names of the folders that lead to it.
+        # `write_file` syncs the new file. Here the names of the new folders are synced.
         for parent, _ in made:
             _sync(parent)
     except BaseException:
         for parent, name in reversed(made):
-            with contextlib.suppress(OSError):  # somebody put something in: it stays
+            with contextlib.suppress(OSError):  # it stays if somebody put a file into it
                 os.rmdir(name, dir_fd=parent)
         raise
     finally:
@@ -132,7 +137,10 @@ def open_place(
 def _enter_or_make(
     root: Root, parent: int, name: str, created_entries: list[tuple[int, str]] | None
 ) -> int:
-    """Return a descriptor of a folder in an open one, and make it if it is missing."""
+    """Return a descriptor of a folder in an open folder.
+
+    Make it if it is missing and ``created_entries`` is a list, which gets an entry for it.
+    """
     if created_entries is None:
         return root.enter(parent, name)
     with contextlib.suppress(PathAbsent):
@@ -145,8 +153,8 @@ def _enter_or_make(
         return root.enter(parent, name)
     except OSError as error:
         raise _change_error(error, name) from None
-    # Held open until the end: if the change fails, the folder is removed by its parent, not by a
-    # path.
+    # The parent stays open until the end: if the change fails, the folder is removed by its name in
+    # that parent, not by a path.
     created_entries.append((os.dup(parent), name))
     return root.enter(parent, name)
 
@@ -170,7 +178,7 @@ def _sync(folder: int) -> None:
 
 
 def get_status(folder: int, name: str) -> os.stat_result | None:
-    """Return the status of a name in an open folder, None if there is none.
+    """Return the status of a name in an open folder, None if it does not exist.
 
     For a link it is the status of the link itself.
     """
@@ -181,7 +189,7 @@ def get_status(folder: int, name: str) -> os.stat_result | None:
 
 
 def _change_error(error: OSError, name: str) -> Exception:
-    """Translate an error of the system for somebody who wanted to change a file."""
+    """Return the exception for an error of the system when a file is changed."""
     if error.errno in _DISK_FULL:
         return WrongFileKind(f"the disk is full, or what you may use of it; {_UNCHANGED}")
     match error.errno:
@@ -197,7 +205,7 @@ def _change_error(error: OSError, name: str) -> Exception:
 
 
 def digest_content(content: bytes | int | None) -> str:
-    """Return a name for content: a hash of its bytes, or `ABSENT`.
+    """Return the state of a file's content: a hash of its bytes, or `ABSENT`.
 
     Args:
         content: the bytes, or a descriptor of a file, which is read to its end; None if there is no
@@ -214,7 +222,7 @@ def digest_content(content: bytes | int | None) -> str:
             raise WrongFileKind(
                 f"the file is larger than {MAX_COMPARED_BYTES} bytes; it is left as it is"
             )
-        # 256 KiB at a time, by offset: the descriptor's position belongs to whoever opened it.
+        # 256 KiB at a time, by offset: the caller may need the descriptor's position.
         piece = os.pread(content, 1 << 18, offset)
         if not piece:
             break
@@ -237,11 +245,12 @@ def open_present(place: Place) -> int | None:
         fd = place.root.open_last(place.folder, place.name)
     except PathAbsent:
         return None
-    # A rename needs no right to the file itself; whoever took it away did not want it replaced.
+    # A rename needs no write permission for the file itself. It is checked here because a file
+    # without it is not meant to be replaced.
     effective = os.access in os.supports_effective_ids
     may = os.access(place.name, os.W_OK, dir_fd=place.folder, effective_ids=effective)
     wrong = None if may else "may not be written to by this user"
-    if not os.fstat(fd).st_mode & 0o222:  # not even by the superuser, who may write anything
+    if not os.fstat(fd).st_mode & 0o222:  # holds for the superuser, too, who may write any file
         wrong = "is marked read-only"
     if wrong is not None:
         os.close(fd)
@@ -268,7 +277,7 @@ def write_file(
         new: True if there must be no file yet.
         expected: the state (`digest_content`) that the file must be in, None for any.
         old_state: when the file was in that state, for messages.
-        is_cancelled: asked last, right before the change.
+        is_cancelled: called last, directly before the change.
         undo: where the old content is stored before anything is changed.
         mode: permissions of a new file, 0 for the usual ones.
 
@@ -288,13 +297,15 @@ def write_file(
         raise PathAbsent(f"there is no {place.name}")
     with (
         _keep_old_state(place, before, old, digest_content(content), undo) as held,
-        _system_errors(place),
+        _raise_change_errors(place),
     ):
-        # First the new content, on disk; only then the second look, right before the change.
+        # The new content is on disk before the second check, so that the check comes directly
+        # before the change.
         temporary = None if content is None else _temporary(place, before, content, mode)
         try:
             now, _ = _check_state(place, expected or held, old_state)
-            # The same file as at the first look, and the temporary file is still ours.
+            # It must be the same file as at the first check, and the temporary file must be the one
+            # that was written.
             if _identity(now) != _identity(before) or (
                 temporary and _identity(get_status(place.folder, temporary[0])) != temporary[1]
             ):
@@ -311,7 +322,7 @@ def write_file(
                 )
         finally:
             if temporary is not None:
-                with contextlib.suppress(OSError):  # where it was renamed there is none
+                with contextlib.suppress(OSError):  # it does not exist any more if it was renamed
                     os.unlink(temporary[0], dir_fd=place.folder)
     # After the rename: the new name must survive a crash as well as the content.
     _sync(place.folder)
@@ -319,8 +330,8 @@ def write_file(
 
 
 @contextlib.contextmanager
-def _system_errors(place: Place) -> Iterator[None]:
-    """Translate errors of the system for somebody who wanted to change a file."""
+def _raise_change_errors(place: Place) -> Iterator[None]:
+    """Raise errors of the system, within the block, as those of this module."""
     try:
         yield
     except FileExistsError:
@@ -340,7 +351,7 @@ def _keep_old_state(
     """Store the old content of a file while the block changes it.
 
     Yields the state that was stored, None if nothing was stored. The block must change nothing
-    else. If it raises, nothing was changed, and nothing stays stored.
+    else. If it raises an error of this module, the file is unchanged, and the copy is removed.
     """
     if undo is None or content is None:
         yield None
@@ -367,7 +378,7 @@ def _keep_old_state(
         ) from None
     try:
         yield state
-    except (PathRefused, WrongFileKind, PathAbsent):  # anything else may have come after the change
+    except (PathRefused, WrongFileKind, PathAbsent):  # others may be raised after the change
         undo.forget(key)
         raise
 
@@ -375,9 +386,10 @@ def _keep_old_state(
 def _check_state(
     place: Place, expected: str | None, old_state: str, *, whole: bool = False
 ) -> tuple[os.stat_result | None, bytes | None]:
-    """Return the file's status, None if there is none, if its state is as expected.
+    """Check the file's state. Return its status and its content.
 
-    With ``whole`` its content is returned too, None if it is too large to be kept.
+    The status is None if there is no file. The content is None without ``whole``, and if it is too
+    large for undo.
     """
     with _open_place(place) as fd:
         if expected is not None and digest_content(fd) != expected:
@@ -396,7 +408,7 @@ def _check_state(
 def _open_place(place: Place) -> Iterator[int | None]:
     fd = open_present(place)
     try:
-        with _system_errors(place):
+        with _raise_change_errors(place):
             yield fd
     finally:
         if fd is not None:
@@ -410,9 +422,10 @@ def _temporary_name() -> str:
 def _temporary(
     place: Place, old_stat: os.stat_result | None, content: bytes, mode: int
 ) -> tuple[str, Identity]:
-    """Write the content to a new file beside the target, and flush it to the disk.
+    """Write the content to a new file next to the target, and flush it to the disk.
 
-    Nobody can guess the file's name, which is returned. If this raises, there is no such file.
+    Return the file's name, which nobody can guess, and its identity. If this raises, the file does
+    not exist.
     """
     name = _temporary_name()
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -425,11 +438,11 @@ def _temporary(
                 _copy_owner_and_mode(fd, old_stat)
             elif mode:
                 os.fchmod(fd, mode & 0o777)
-            # Before the rename: else a power cut could leave the name with an empty file.
+            # Before the rename: otherwise a power cut could leave an empty file under the name.
             sync_fully(fd)
             written = get_identity(os.fstat(fd))
         finally:
-            os.close(fd)  # some file systems tell only here that there was no room
+            os.close(fd)  # some file systems report a full disk only here
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=place.folder)
@@ -440,8 +453,8 @@ def _temporary(
 def _copy_owner_and_mode(fd: int, old_stat: os.stat_result) -> None:
     """Give the new file the owner and the mode of the old one.
 
-    If the group cannot be kept, the group gets no more rights than everybody, since the mode was
-    meant for another group.
+    If the file cannot have the old group, its group gets no more rights than everybody, because the
+    mode was meant for the old group.
     """
     mode = stat.S_IMODE(old_stat.st_mode) & 0o777
     now = os.fstat(fd)
@@ -450,8 +463,7 @@ def _copy_owner_and_mode(fd: int, old_stat: os.stat_result) -> None:
         try:
             os.fchown(fd, -1, old_stat.st_gid)
         except PermissionError:
-            # Only rights that everybody has as well: those of the old group were not meant for this
-            # one.
+            # Only rights that everybody has, too: the others were meant for the old group.
             mode = mode & 0o707 | (mode >> 3 & mode & 0o007) << 3
     if now.st_uid != old_stat.st_uid:
         with contextlib.suppress(PermissionError):
@@ -469,18 +481,20 @@ def _replace(
 ) -> None:
     """Give the target the content of the temporary file, which is in ``new_state``.
 
-    Another writer may come between the last look and the change. So both names are swapped in one
-    step, and what the target held at that moment is then found under the temporary name. If that is
-    not what was ``expected``, both are swapped back, and PathRefused is raised.
+    Another program may change the target between the last check and this change. So both names are
+    swapped in one step, and the old target is then checked under the temporary name. If it is not
+    in the ``expected`` state, the names are swapped back, and PathRefused is raised.
     """
     folder, name = place.folder, temporary[0]
-    if not exchange(folder, name, place.name):  # a plain rename: the last look must do
+    # If names cannot be swapped, a plain rename has to do: only the check before protects then.
+    if not exchange(folder, name, place.name):
         os.rename(name, place.name, src_dir_fd=folder, dst_dir_fd=folder)
         return
     if _is_expected_file(place, name, old_identity, expected):
         return
-    inside: Identity | None = temporary[1]  # what the target holds
-    # Each swap may take out what a third program has put in meanwhile: that goes back in turn.
+    inside: Identity | None = temporary[1]  # the file that should have the target's name now
+    # Swap back. A third program may have replaced the target meanwhile; then its file is restored
+    # in the next round.
     for _ in range(_MAX_SWAPS):
         outside = _identity(get_status(folder, name))
         exchange(folder, name, place.name)
@@ -489,27 +503,27 @@ def _replace(
             inside != temporary[1] or _is_expected_file(place, name, inside, new_state)
         ):
             break
-        if taken_out == inside:  # somebody wrote into the new file: that is the last word
+        if taken_out == inside:  # another program wrote into the new file: its content stays
             exchange(folder, name, place.name)
             break
-        inside = outside  # somebody replaced the target once more: that is put back
+        inside = outside  # another program replaced the target once more: restore that file
     raise PathRefused(f"{place.name} was changed by another program meanwhile; {_UNCHANGED}")
 
 
 def _remove(place: Place, old_identity: Identity | None, expected: str | None) -> None:
-    """Delete the target, if it is in the ``expected`` state at that moment.
+    """Delete the target if it is in the ``expected`` state.
 
-    It is renamed first, so that the file that is deleted is the one that was compared. Anything
-    else gets its name back, and PathRefused is raised.
+    It is renamed first, so that the deleted file is the file that was compared. Any other file gets
+    its name back, and PathRefused is raised.
     """
     folder, aside = place.folder, _temporary_name()
     os.rename(place.name, aside, src_dir_fd=folder, dst_dir_fd=folder)
     if _is_expected_file(place, aside, old_identity, expected):
         os.unlink(aside, dir_fd=folder)
         return
-    with contextlib.suppress(FileExistsError):  # its writer has made another one already
+    with contextlib.suppress(FileExistsError):  # its writer has already made another file
         link_new(place, aside)
-    with contextlib.suppress(FileNotFoundError):  # it was renamed, where there are no links
+    with contextlib.suppress(FileNotFoundError):  # without hard links it was renamed
         os.unlink(aside, dir_fd=folder)
     raise PathRefused(f"{place.name} was changed by another program meanwhile; {_UNCHANGED}")
 
@@ -519,14 +533,14 @@ def _is_expected_file(
 ) -> bool:
     """Return True if the name leads to this file, in this state, without a writer.
 
-    A ``state`` of None stands for any.
+    Any state will do if ``state`` is None.
     """
     try:
         fd = place.root.open_last(place.folder, name)
     except (PathRefused, WrongFileKind, PathAbsent):
         return False
     try:
-        # A program that has it open for writing could still add to what is about to be deleted.
+        # A program that has the file open for writing could still add content, which would be lost.
         if get_identity(os.fstat(fd)) != identity or is_open_for_writing(fd):
             return False
         return state is None or digest_content(fd) == state
@@ -551,13 +565,13 @@ def link_new(place: Place, temporary: str, link: Callable[..., None] = os.link) 
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        # A file system without hard links: the name is taken first, and then replaced.
+        # A file system without hard links: make an empty file of the name, then replace it.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         os.close(os.open(name, flags, 0o600, dir_fd=folder))
         try:
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
-            # The empty file that reserved the name must not stay when the rename fails.
+            # The empty file must not stay if the rename fails.
             os.unlink(name, dir_fd=folder)
             raise
 

@@ -17,12 +17,12 @@ _MACOS_SWAP: Final = 2  # RENAME_SWAP of sys/stdio.h
 _NOT_POSSIBLE: Final = frozenset(
     (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM)
 )
-"""Answers of file systems and sandboxes that cannot swap names."""
+"""Error numbers of file systems and sandboxes that cannot swap names."""
 
 
 @functools.cache
-def _system_call() -> Callable[..., int] | None:
-    """Return the C library's function, None if it has none."""
+def _find_system_call() -> Callable[..., int] | None:
+    """Return the C library's function that swaps names, None if it has none."""
     import ctypes  # imported late: most runs exchange no names
 
     name = "renameatx_np" if sys.platform == "darwin" else "renameat2"
@@ -54,7 +54,7 @@ def exchange(folder: int, name: str, second_path: str) -> bool:
     Raises:
         OSError: one of the names does not exist.
     """
-    swap = _system_call()
+    swap = _find_system_call()
     if swap is None:
         return False
     flag = _MACOS_SWAP if sys.platform == "darwin" else _LINUX_EXCHANGE
@@ -62,7 +62,7 @@ def exchange(folder: int, name: str, second_path: str) -> bool:
         return True
     import ctypes
 
-    # The copy that ctypes took right after the call: the real one may have changed since.
+    # ctypes has saved errno right after the call; the real one may have changed since then.
     number = ctypes.get_errno()
     if number in _NOT_POSSIBLE:
         return False
@@ -72,8 +72,8 @@ def exchange(folder: int, name: str, second_path: str) -> bool:
 def is_open_for_writing(fd: int) -> bool:
     """Return True if some process has the file open for writing.
 
-    It is False if no process has, or if nobody can tell. Linux grants a read lease only on a file
-    that nobody has open for writing (fcntl(2)). The lease is given back at once.
+    It is False if no process has, or if the system does not say. Linux grants a read lease only for
+    a file that nobody has open for writing (fcntl(2)). The lease is released at once.
     """
     if sys.platform != "linux":
         return False

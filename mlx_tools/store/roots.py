@@ -1,8 +1,9 @@
 """Safe opening of files below a folder, and of nothing outside it.
 
-A path is never checked and then opened: between the two somebody can put a symbolic link there. It
-is walked, each name opened relative to the folder before (``dir_fd``) and never through a link
-(``O_NOFOLLOW``). So the opened file is the checked file, whatever others do to the tree meanwhile.
+A path is never checked first and opened later: in between, somebody could put a symbolic link
+there. Instead each name is opened relative to the folder before it (``dir_fd``), and never through
+a link (``O_NOFOLLOW``). So the opened file is the checked file, even if others change the tree
+meanwhile.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from mlx_tools.paths import expand_user
 from mlx_tools.policy import match_path_parts
 
 MAX_PATH_CHARS: Final = 4096
+"""The limit of Linux (PATH_MAX)."""
 
 Identity = tuple[int, int]
-"""The identity of a file or folder: its device and its number there."""
+"""The identity of a file or folder: its device, and its number on that device."""
 
 _KERNEL_FILES: Final = frozenset(
     {
@@ -39,27 +41,27 @@ _KERNEL_FILES: Final = frozenset(
         *("rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs"),
     }
 )
-"""Kinds of file system whose files are the kernel's: reading one can hang, or show secrets."""
+"""Types of file systems with files of the kernel. Reading one can hang, or show secrets."""
 
 
 class PathRefused(Exception):
-    """The path may not be opened, whatever is there; the message says why."""
+    """The path may not be opened, whether it exists or not; the message says why."""
 
 
 class PathUnlisted(PathRefused):
-    """The path lies in the folder, and is none of those that may be seen there."""
+    """The path is in the folder, but matches none of the folder's patterns."""
 
 
 class WrongFileKind(Exception):
-    """The thing at the path is of another kind than what was asked for."""
+    """The path leads to something of another kind, such as a folder instead of a file."""
 
 
 class PathAbsent(Exception):
-    """There is nothing at the path."""
+    """The path does not exist."""
 
 
-def supported() -> bool:
-    """Return True if this system can walk and change paths without following links."""
+def can_open_safely() -> bool:
+    """Return True if this system can open and change paths without following links."""
     needed = {os.access, os.open, os.stat, os.mkdir, os.rmdir, os.link, os.rename, os.unlink}
     return needed <= os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 
@@ -71,13 +73,16 @@ _MAX_PATTERNS: Final = 100
 class RootName(Struct, frozen=True):
     """A folder that file tools may see, as the user wrote it.
 
-    It is ``DIR``, ``DIR:ro`` or ``DIR:rw``. After the last two, ``:PATTERN`` may follow once or
-    more often: then only files that match may be seen there.
+    The text is ``DIR``, ``DIR:ro`` or ``DIR:rw``. The last two may be followed by ``:PATTERN``,
+    once or more often: then only files that match a pattern may be seen.
     """
 
     path: str
+    """The path of the folder."""
     writable: bool = False
+    """True if tools may change files in the folder."""
     patterns: tuple[str, ...] = ()
+    """Patterns of the files that may be seen; all files if there are none."""
 
     @classmethod
     def parse(cls, text: str) -> RootName:
@@ -98,7 +103,7 @@ class RootName(Struct, frozen=True):
         return cls(path, found[2] == "rw", patterns)
 
     def absolute(self) -> str:
-        """Return the root as a text that means the same folder from anywhere."""
+        """Return the root as a text with an absolute path."""
         path = expand_user(self.path).resolve()
         if self.patterns:
             return ":".join((str(path), "rw" if self.writable else "ro", *self.patterns))
@@ -106,7 +111,7 @@ class RootName(Struct, frozen=True):
 
 
 def check_patterns(patterns: Sequence[str]) -> None:
-    """Raise ValueError, which says why, if one of these is no pattern of paths."""
+    """Raise ValueError, with a reason, if a pattern of paths is not valid."""
     if len(patterns) > _MAX_PATTERNS:
         raise ValueError(f"there are more than {_MAX_PATTERNS} patterns")
     for pattern in patterns:
@@ -120,35 +125,35 @@ def check_patterns(patterns: Sequence[str]) -> None:
 class PathPatterns:
     """Patterns of paths below a folder.
 
-    ``*``, ``?`` and ``[…]`` match within a name, ``**`` matches any number of folders, also none.
-    Without patterns every path matches.
+    ``*``, ``?`` and ``[…]`` match within a name. ``**`` matches zero or more folders. Without
+    patterns every path matches.
     """
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        self._patterns = [tuple(_comparable(one.split("/"))) for one in patterns]
+        self._patterns = [tuple(_normalize(pattern.split("/"))) for pattern in patterns]
 
     def __bool__(self) -> bool:
-        """Return True if some paths do not match."""
+        """Return True if there are patterns, so that some paths may not be seen."""
         return bool(self._patterns)
 
     def match(self, parts: Sequence[str]) -> bool:
         """Return True if the path may be seen."""
-        names = _comparable(parts)
-        ends = (len(one) in match_path_parts(names, one) for one in self._patterns)
-        return not self._patterns or any(ends)
+        names = _normalize(parts)
+        matches = (len(p) in match_path_parts(names, p) for p in self._patterns)
+        return not self._patterns or any(matches)
 
     def match_below(self, parts: Sequence[str]) -> bool:
-        """Return True if something below the path may be seen."""
-        names = _comparable(parts)
+        """Return True if a path below this one may be seen."""
+        names = _normalize(parts)
         more = (min(match_path_parts(names, p), default=len(p)) < len(p) for p in self._patterns)
         return not self._patterns or any(more)
 
 
 class Root:
-    """A folder, resolved once and held open.
+    """A folder whose path is resolved once, and which then stays open.
 
-    Renaming it or its parents changes nothing. Raises UsageError if it is no folder, or one of the
-    kernel's.
+    So renaming the folder or its parents has no effect. Raises UsageError if it is not a folder, or
+    is one of the kernel.
     """
 
     def __init__(self, name: RootName) -> None:
@@ -157,10 +162,10 @@ class Root:
         try:
             given = expand_user(name.path).absolute()
             self.path = given.resolve(strict=True)
-            # Held for the life of the root: what is opened below starts here, whatever the path
-            # becomes.
+            # Open as long as the root exists: all paths below start at this descriptor, even if the
+            # path leads elsewhere later.
             self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            with os.scandir(self.fd) as entries:  # macOS may forbid this though the folder opens
+            with os.scandir(self.fd) as entries:  # macOS may forbid this in a folder that opens
                 next(entries, None)
             self.path = real_case(self.fd, self.path)
         except (OSError, RuntimeError, ValueError) as error:
@@ -170,42 +175,42 @@ class Root:
             raise UsageError(
                 f"root {name.path!r}: {reason}", hint=hint or "name a folder"
             ) from None
-        # Closed with the object at the latest: nobody has to remember it.
+        # Closed with the object at the latest, so that callers need not close it.
         self.close = weakref.finalize(self, os.close, self.fd)
-        # A model repeats paths as it was shown them: /tmp and /private/tmp on macOS, $HOME through
-        # a link.
-        spellings = {given, self.path, *_other_spellings(self.path)}
-        self._prefixes = {_comparable(path.parts) for path in spellings}
-        self._kernel_devices = kernel_devices()
+        # A model writes paths as it has read them: /tmp or /private/tmp on macOS, $HOME through a
+        # link.
+        spellings = {given, self.path, *_find_spellings(self.path)}
+        self._prefixes = {_normalize(path.parts) for path in spellings}
+        self._kernel_devices = list_kernel_devices()
         self.identity = get_identity(os.fstat(self.fd))
         if self.identity[0] in self._kernel_devices:
             self.close()
             raise UsageError(f"root {name.path!r}: its files are the kernel's, not documents")
 
     def split(self, path: str, *, writing: bool = False) -> tuple[str, ...] | None:
-        """Return the names to walk below the root, none for the root itself.
+        """Return the names of a path below the root, none for the root itself.
 
-        It is None for an absolute path that lies elsewhere. ``~/`` is the home folder if that path
-        lies in the root, else a folder of this name.
+        It is None for an absolute path outside the root. ``~/`` is the home folder if the path is
+        then in the root, otherwise a folder of the name ``~``.
 
         Args:
             path: the path as the model wrote it.
             writing: True if the file is to be changed.
 
         Raises:
-            PathRefused: no tool may open the path anywhere, or change it.
+            PathRefused: no tool may open the path, or change it, in any root.
         """
         steps = _split_path(path)
         is_home = path == "~" or path.startswith("~/")
         if path.startswith("/") or is_home:
             absolute = _split_path(expand_home(path))
-            forms = _comparable(absolute)
+            forms = _normalize(absolute)
             prefix = next((p for p in self._prefixes if forms[: len(p)] == p), None)
             if prefix is not None:
                 steps = absolute[len(prefix) :]
             elif not is_home:
                 return None
-        private = private_part(steps, self.path.name, writing=writing)
+        private = find_private_part(steps, self.path.name, writing=writing)
         if private is not None:
             raise PathRefused(
                 f"{private} is private: files of this name hold secrets or run by themselves"
@@ -217,7 +222,7 @@ class Root:
 
         Raises:
             PathRefused: the file may not be opened.
-            WrongFileKind: it is no regular file.
+            WrongFileKind: it is not a regular file.
             PathAbsent: there is no such file.
         """
         if not parts:
@@ -230,13 +235,13 @@ class Root:
             os.close(parent)
 
     def resolve(self, parts: Sequence[str]) -> Path:
-        """Return a path without links, for programs that open it by themselves.
+        """Return a path without links, for programs that open it themselves.
 
         The file or folder may be absent.
 
         Raises:
             PathRefused: the path may not be opened.
-            WrongFileKind: the path lies below a file.
+            WrongFileKind: a part of the path is a file.
         """
         self.check_listed(parts)
         with contextlib.ExitStack() as opened, contextlib.suppress(PathAbsent, FileNotFoundError):
@@ -249,7 +254,7 @@ class Root:
         return self.path.joinpath(*parts)
 
     def check_listed(self, parts: Sequence[str]) -> None:
-        """Raise PathUnlisted if the root's patterns leave a file out, even an absent one."""
+        """Raise PathUnlisted if a path matches none of the root's patterns."""
         if not self.patterns.match(parts):
             raise PathUnlisted(f"{parts[-1]} is none of the files that may be seen in this folder")
 
@@ -288,39 +293,39 @@ class Root:
             kind = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
             if stat.S_ISDIR(kind):
                 raise WrongFileKind(f"{name} is a folder; list it instead")
-            if not stat.S_ISREG(kind):  # opening a device or a pipe can itself do something
-                raise _irregular(kind, name)
+            if not stat.S_ISREG(kind):  # opening a device or a pipe can have an effect of its own
+                raise _irregular_error(kind, name)
         except OSError as error:
-            raise open_error(error, parent, name) from None
+            raise translate_open_error(error, parent, name) from None
         return self.open_listed(parent, name)
 
     def open_listed(self, parent: int, name: str) -> int:
-        """Return a descriptor of a file that a listing of the open folder has as regular.
+        """Return a descriptor of a file that was listed as regular in the open folder.
 
-        Raises as `open_file` does, also if it is something else by now.
+        Raises as `open_file` does, also if something else has replaced the file since then.
         """
-        # A terminal put in the file's place must not become this process's own.
+        # O_NOCTTY: a terminal in the file's place must not become this process's terminal.
         return self._open(parent, name, os.O_NOCTTY, stat.S_ISREG)
 
     def _open(self, parent: int, name: str, flags: int, of_kind: Callable[[int], bool]) -> int:
         """Return a descriptor of a file or folder of the right kind in an open folder.
 
-        This looks at the open file, not at its name, so nothing can change in between.
+        The kind is that of the open file, not of its name, so nobody can change it in between.
         """
-        # A link that somebody has put in its place meanwhile is refused here (O_NOFOLLOW), and a
-        # pipe must not hang the call (O_NONBLOCK).
+        # O_NOFOLLOW: somebody may have put a link there meanwhile. O_NONBLOCK: a pipe must not
+        # block the call.
         flags |= os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         try:
             fd = os.open(name, flags, dir_fd=parent)
         except OSError as error:
-            raise open_error(error, parent, name) from None
+            raise translate_open_error(error, parent, name) from None
         status = os.fstat(fd)
         wrong = None
         if not of_kind(status.st_mode):
             wrong = f"{name} was replaced by something else"
         elif status.st_dev in self._kernel_devices:
             wrong = f"{name} is the kernel's, not a document"
-        # Nobody can tell where the other names are; a link into a secret's folder would let it out.
+        # The places of the other names are unknown. One of them may be a secret file.
         elif of_kind is stat.S_ISREG and status.st_nlink > 1:
             wrong = (
                 f"{name} has other names too (hard links), one of which may lie outside the folder"
@@ -332,7 +337,7 @@ class Root:
 
 
 def expand_home(path: str) -> str:
-    """Replace ``~/`` at the start of a path by the home folder, if there is one."""
+    """Replace ``~/`` at the start of a path with the home folder, if there is one."""
     if path != "~" and not path.startswith("~/"):
         return path
     try:
@@ -341,10 +346,10 @@ def expand_home(path: str) -> str:
         return path
 
 
-def _other_spellings(path: Path) -> Iterator[Path]:
-    """Yield other paths to a folder, as ``$PWD`` and ``$HOME`` spell them.
+def _find_spellings(path: Path) -> Iterator[Path]:
+    """Yield other paths to a folder, by ``$PWD`` and ``$HOME``.
 
-    These may lead through links to the working directory or the home folder.
+    These variables may lead to the working directory or the home folder through links.
     """
     for spelled in (Path(os.environ.get("PWD", "")), Path(expand_home("~"))):
         try:
@@ -362,13 +367,14 @@ def _other_spellings(path: Path) -> Iterator[Path]:
 
 
 def get_identity(status: os.stat_result) -> Identity:
+    """Return the identity of the file with this status."""
     return status.st_dev, status.st_ino
 
 
-def kernel_devices() -> frozenset[int]:
-    """Return the devices that hold the kernel's own files.
+def list_kernel_devices() -> frozenset[int]:
+    """Return the devices of file systems with files of the kernel.
 
-    They are those mounted as such, and ``/dev``, ``/proc`` and ``/sys`` if they are file systems of
+    They are the mounted ones, and ``/dev``, ``/proc`` and ``/sys`` if these are file systems of
     their own.
     """
     devices = set()
@@ -379,8 +385,8 @@ def kernel_devices() -> frozenset[int]:
                 major, _, minor = fields.split()[2].partition(":")
                 devices.add(os.makedev(int(major), int(minor)))
     except (OSError, ValueError, IndexError):
-        devices.clear()  # no Linux, or no /proc: the three below remain
-    # In containers /dev and /proc may lie on the root's own device, which must stay usable.
+        devices.clear()  # not Linux, or no /proc: then only the three folders below count
+    # In containers /dev and /proc may be on the device of ``/``, which must stay usable.
     ordinary = Path("/").stat().st_dev
     for place in ("/dev", "/proc", "/sys"):
         try:
@@ -396,13 +402,13 @@ def _split_path(path: str) -> tuple[str, ...]:
     """Return the names of a path.
 
     Raises:
-        PathRefused: the path could mean something else elsewhere.
+        PathRefused: the path could mean another file to another program, or goes up.
     """
     if len(path) > MAX_PATH_CHARS:
         raise PathRefused(f"the path is longer than {MAX_PATH_CHARS} characters")
     if "\0" in path:
         raise PathRefused("the path holds a NUL character")
-    # Python would hand some of these to the system as raw bytes (surrogateescape).
+    # Python would pass some of these to the system as raw bytes (surrogateescape).
     if any("\ud800" <= character <= "\udfff" for character in path):
         raise PathRefused("the path holds half a character (a lone surrogate)")
     steps = tuple(step for step in path.split("/") if step not in ("", "."))
@@ -411,14 +417,15 @@ def _split_path(path: str) -> tuple[str, ...]:
     return steps
 
 
-def _comparable(parts: Sequence[str]) -> tuple[str, ...]:
+def _normalize(parts: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of a path with composed accents, so that they can be compared."""
     return tuple(unicodedata.normalize("NFC", part) for part in parts if part != "/")
 
 
-def open_error(error: OSError, parent: int, name: str) -> Exception:
-    """Translate an error of the system.
+def translate_open_error(error: OSError, parent: int, name: str) -> Exception:
+    """Return the exception for an error of the system on opening a file.
 
-    It looks at the file again, but only to choose the words: the path stays refused.
+    The file is looked at again, but only for the message: the path stays refused.
     """
     match error.errno:
         case errno.ENOENT:
@@ -429,7 +436,7 @@ def open_error(error: OSError, parent: int, name: str) -> Exception:
             except OSError:
                 kind = 0
             return (
-                _irregular(kind, name)
+                _irregular_error(kind, name)
                 if stat.S_ISLNK(kind)
                 else WrongFileKind(f"{name} is no folder")
             )
@@ -440,7 +447,7 @@ def open_error(error: OSError, parent: int, name: str) -> Exception:
     return PathRefused(f"{name}: {error.strerror}")
 
 
-def _irregular(kind: int, name: str) -> PathRefused:
+def _irregular_error(kind: int, name: str) -> PathRefused:
     if stat.S_ISLNK(kind):
         return PathRefused(f"{name} is a symbolic link, and links are not followed")
     return PathRefused(f"{name} is not a regular file")
@@ -448,10 +455,10 @@ def _irregular(kind: int, name: str) -> PathRefused:
 
 # --- private names ------------------------------------------------------------------------------
 #
-# Names of files and folders that hold secrets or run by themselves are refused under every root. A
-# root that is such a folder itself was named on purpose and is let in. Names are compared as the
-# laxest file system would compare them: without regard to case, to composed or decomposed accents,
-# or to invisible characters.
+# Files and folders that contain secrets or run by themselves are refused in every root, by their
+# names. The root itself may have such a name, because the user chose it. Names are compared as the
+# laxest file systems compare them: without case, with composed accents, without invisible
+# characters.
 
 _NAMES: Final = frozenset(
     {
@@ -464,13 +471,13 @@ _NAMES: Final = frozenset(
         *(".gitconfig", ".htpasswd", ".env", ".envrc", ".authinfo", ".s3cfg", ".boto", ".gem"),
         *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "id_ecdsa_sk", "id_ed25519_sk"),
         *("keychains", "keyrings", ".terraformrc", "credentials.tfrc.json"),
-        # what a shell runs when it starts or ends
+        # files that a shell runs when it starts or ends
         *(".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile"),
         *(".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout", ".kshrc", ".cshrc", ".tcshrc"),
         *(".login", ".logout", ".inputrc", ".xinitrc", ".xprofile", ".xsession"),
-        # what calls replaced and deleted, for undo: no model sees it
+        # old contents of files, for undo, which no model may see
         ".mlx-tools-undo",
-        # a folder in which macOS finds every file by its number
+        # in this folder macOS opens every file by its number
         ".vol",
     }
 )
@@ -479,7 +486,7 @@ _PATTERNS: Final = (
     *("*.pfx", "*.jks", "*.keystore", "*.ppk"),
 )
 _INSIDE: Final = (
-    # (a folder, what is refused anywhere below it)
+    # (a folder, the names that are refused anywhere below it)
     ("*.git", frozenset({"config", "config.worktree", "hooks", "credentials"})),
     (".hg", frozenset({"hgrc"})),
     (".config", frozenset({"fish", "gh", "gcloud", "git", "op", "rclone"})),
@@ -488,15 +495,16 @@ _INSIDE: Final = (
 )
 
 FOLDERS: Final = tuple(folder for folder, _ in _INSIDE)
-"""Folders within which some names are private that are not elsewhere, as patterns."""
+"""Patterns of folders in which more names are private than elsewhere."""
 
-# What may be read and not changed: it decides what other programs run, or what this one may do.
+# Files that may be read but not changed, because they decide what other programs run, or what this
+# program may do.
 _UNCHANGED: Final = frozenset(
     {
-        # A file .git, or .git/commondir, sends git to a configuration anywhere, which names
-        # programs to run. NTFS has git~1 as another name of .git.
+        # A file .git, or .git/commondir, can name a configuration in any place, and that names
+        # programs to run. On NTFS git~1 is another name of .git.
         *(".git", "git~1", ".hg", ".svn", ".bzr", ".jj", ".husky", ".direnv"),
-        # desktops, editors, debuggers, interpreters and terminals run what they find in these
+        # desktops, editors, debuggers, interpreters and terminals run programs named in these
         *(".config", ".local", "launchagents", "launchdaemons", ".vscode", ".idea", ".vim"),
         *(".vimrc", ".gvimrc", ".exrc", ".nvimrc", ".emacs", ".emacs.d", ".dir-locals.el"),
         *(".gdbinit", ".lldbinit", ".pdbrc", ".pythonrc", ".pythonrc.py", ".irbrc", ".pryrc"),
@@ -513,8 +521,8 @@ _UNCHANGED_INSIDE: Final = (
     ("application support", frozenset({"mlx-tools"})),
 )
 
-# Characters that some file systems leave out when they compare names, and that are not in
-# category Cf: the rest of Unicode's Default_Ignorable_Code_Point (DerivedCoreProperties.txt).
+# Characters that some file systems ignore when they compare names, besides those of category Cf:
+# the others of Unicode's Default_Ignorable_Code_Point (DerivedCoreProperties.txt).
 _IGNORED: Final = frozenset(
     (
         *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x3164, 0xFFA0, 0x2065),
@@ -524,14 +532,16 @@ _IGNORED: Final = frozenset(
 )
 
 
-def private_part(parts: Sequence[str], parent: str = "", *, writing: bool = False) -> str | None:
-    """Return the first part of a path that is refused, or None.
+def find_private_part(
+    parts: Sequence[str], parent: str = "", *, writing: bool = False
+) -> str | None:
+    """Return the first part of a path that is private, or None.
 
     Args:
         parts: the path's names below the root.
-        parent: the root's own last name. It is no reason to refuse, but tells that ``config`` below
-            it is a repository's.
-        writing: True to refuse also what may be read and not changed.
+        parent: the root's last name. It is never refused itself, but shows for example that
+            ``config`` below it belongs to a repository.
+        writing: True to refuse also files that may be read but not changed.
     """
     names = _NAMES | _UNCHANGED if writing else _NAMES
     patterns = _PATTERNS + _UNCHANGED_PATTERNS if writing else _PATTERNS
@@ -554,11 +564,11 @@ _PRIVATE: Final = re.compile("|".join(map(translate, _PATTERNS)))
 class PrivateNames:
     """The names that may not be read in one folder.
 
-    It decides as `private_part` does, but faster for many names.
+    They are those of `find_private_part`, but many names are checked faster.
 
     Args:
-        parts: the folder's names below the root.
-        parent: the root's own last name.
+        parts: the names of the folder's path below the root.
+        parent: the root's last name.
     """
 
     def __init__(self, parts: Sequence[str], parent: str) -> None:
@@ -566,7 +576,7 @@ class PrivateNames:
         self._inside = frozenset(
             name
             for folder, inside in _INSIDE
-            if any(fnmatchcase(one, folder) for one in folders)
+            if any(fnmatchcase(folder_name, folder) for folder_name in folders)
             for name in inside
         )
 
@@ -578,20 +588,21 @@ class PrivateNames:
 def fold_name(name: str) -> str:
     """Return a name as the laxest file systems compare it.
 
-    These ignore case, the form of accents, and invisible marks.
+    They ignore case, the form of accents, and invisible characters.
     """
     if name.isascii():
         return name.lower().partition(":")[0].rstrip(" .")
-    seen = "".join(
+    visible = "".join(
         c
         for c in unicodedata.normalize("NFKC", name)
         if unicodedata.category(c) != "Cf" and ord(c) not in _IGNORED
     )
-    # NTFS has a file's streams after a colon: .git::$INDEX_ALLOCATION is the folder .git.
-    kept = unicodedata.normalize("NFKC", seen.casefold()).partition(":")[0]
-    return kept.rstrip(" .")
+    # On NTFS a colon begins the name of a stream: .git::$INDEX_ALLOCATION is the folder .git.
+    folded = unicodedata.normalize("NFKC", visible.casefold()).partition(":")[0]
+    return folded.rstrip(" .")
 
 
 _fold_entry: Final = lru_cache(maxsize=4096)(fold_name)
-"""`fold_name` of a name in a folder, which is short. Each walk asks for the same names again; 4,096
-are as many entries as most trees have, in less than a megabyte."""
+"""`fold_name` with a cache, because each walk of a tree needs the same names again.
+
+Most trees have at most 4,096 entries, and these take less than a megabyte."""

@@ -1,4 +1,7 @@
-"""Sessions in a folder, each a folder with transcript, artifacts and access list."""
+"""A store of sessions in a folder.
+
+Each session is a folder with its transcript, its artifacts and its access list.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ from mlx_tools.store.session_store import (
     StoreKeys,
     check_part,
     is_session_id,
-    new_session_id,
+    make_session_id,
     summarize,
 )
 from mlx_tools.store.transcript import (
@@ -60,7 +63,7 @@ from mlx_tools.store.transcript import (
     SessionInUse,
     Transcript,
     TranscriptFile,
-    file_state,
+    get_file_state,
     load,
     parse,
 )
@@ -71,20 +74,23 @@ if TYPE_CHECKING:
     from mlx_tools.store.tables import FileFormat, Tables
 
 SECRET_BYTES: Final = 32
-"""Bytes of the key of approvals: as many as its digests have."""
+"""Bytes of the key of approvals: as many as a SHA-256 digest has."""
 
 _REMOVED: Final = ".removed-"
+"""The beginning of the folder's name while a session is being removed."""
 _IMPORTED: Final = ".taken-in-"
+"""The beginning of the folder's name while a session is being imported."""
 
 _QUICKLY_SUMMARIZED: Final = 1 << 20
-"""Bytes of a transcript that is summed up whenever it is closed: 10 ms. A longer one is when
-somebody asks."""
+"""The size of the largest transcript that is summarized on each close, which takes 10 ms.
+
+A larger transcript is summarized when its summary is needed."""
 
 
 class TranscriptStore(SessionStore):
     """A folder of sessions, which only its owner can read.
 
-    The other arguments are those of `SessionStore`.
+    ``folder`` is its path. The other arguments are those of `SessionStore`.
     """
 
     def __init__(
@@ -105,8 +111,8 @@ class TranscriptStore(SessionStore):
 
     @cached_property
     def index(self) -> SessionIndex:
-        """The index of the sessions, which spares a look into each of them."""
-        from mlx_tools.store.session_index import SessionIndex  # SQLite takes 5 ms to import
+        """The index of the sessions, so that not every session has to be read."""
+        from mlx_tools.store.session_index import SessionIndex  # late: SQLite takes 5 ms to import
 
         return SessionIndex(self.folder, self.in_use)
 
@@ -121,7 +127,7 @@ class TranscriptStore(SessionStore):
 
     def create(self) -> SessionFiles:
         self._sweeper.sweep_if_due()
-        folder = self.folder / new_session_id()
+        folder = self.folder / make_session_id()
         hint = "check the folder's permissions and free space" + other_folder_hint(self.folder)
         with translate_os_error(StorageError, f"no session can be kept in {self.folder}", hint):
             self._make()
@@ -134,22 +140,23 @@ class TranscriptStore(SessionStore):
 
     def open(self, session: str | os.PathLike[str]) -> SessionFiles:
         path = self._existing_path(session)
-        # A transcript elsewhere is no session of this store: it has no row in the index.
+        # A transcript in another folder is not a session of this store: the index has no row of it.
         if path.parent.parent != self.folder:
             return self._files(path.parent, TranscriptFile(path, create=False))
         transcript = TranscriptFile(path, create=False, on_close=self._update_index)
-        self.index.open(path.parent.name)  # it is locked, and nothing is written to it yet
+        self.index.open(path.parent.name)  # after the lock, and before anything is written
         return self._files(path.parent, transcript)
 
     def _update_index(self, transcript: TranscriptFile, status: os.stat_result) -> None:
-        """Add a session's summary to the index if it takes no time to compute."""
+        """Add a closed session to the index, with its summary if that is computed quickly."""
         assert transcript.path is not None
         summary = None
-        # The file is locked while this runs: a long summary would keep the next process waiting.
+        # The file is still locked: the next process would have to wait for a long summary.
         if status.st_size <= _QUICKLY_SUMMARIZED:
-            with contextlib.suppress(AttributeError, TypeError, ValueError):  # odd values
+            # These errors come from records with values that mlx-tools never writes.
+            with contextlib.suppress(AttributeError, TypeError, ValueError):
                 summary = summarize(transcript)
-        self.index.close(transcript.path.parent.name, file_state(status), summary)
+        self.index.close(transcript.path.parent.name, get_file_state(status), summary)
 
     def read(self, session: str | os.PathLike[str]) -> SessionFiles:
         path = self._existing_path(session)
@@ -188,10 +195,10 @@ class TranscriptStore(SessionStore):
     def find_path(self, session: str | os.PathLike[str]) -> Path:
         """Return the path of a transcript, which may be absent.
 
-        An id never leads out of the store; a path is taken as it is.
+        An id always leads to a folder of this store; a path is used unchanged.
 
         Raises:
-            UsageError: the text is neither.
+            UsageError: the text is neither an id nor a path.
         """
         text = require_path("session", session, SESSION)
         if isinstance(session, str) and is_session_id(text):
@@ -203,13 +210,13 @@ class TranscriptStore(SessionStore):
 
     @property
     def secret(self) -> bytes:
-        return self._secret(secrets.token_bytes(SECRET_BYTES))
+        return self._read_or_make_secret(secrets.token_bytes(SECRET_BYTES))
 
-    def _secret(self, secret: bytes) -> bytes:
-        """Return the key of approvals; ``secret`` becomes it if there is none.
+    def _read_or_make_secret(self, secret: bytes) -> bytes:
+        """Return the key of approvals. If there is none, store ``secret`` as the key.
 
         Raises:
-            StorageError: it can be neither read nor made, or is damaged.
+            StorageError: the key can be neither read nor made, or is damaged.
         """
         path = self.folder / "secret"
         with translate_os_error(
@@ -217,8 +224,8 @@ class TranscriptStore(SessionStore):
         ):
             self._make()
             if not path.exists():
-                # A hard link, not a rename: of two processes that make a key, the second must not
-                # replace it.
+                # A hard link, not a rename: if two processes make a key, the second must not
+                # replace the first one.
                 with contextlib.suppress(FileExistsError), drafted(path, secret) as draft:
                     path.hardlink_to(draft)
             return _read_secret(path)
@@ -226,18 +233,18 @@ class TranscriptStore(SessionStore):
     # --- looking ---
 
     def ids(self) -> list[str]:
-        found: list[str] = []
+        ids: list[str] = []
         with (
             translate_os_error(TranscriptError, f"the sessions in {self.folder} cannot be listed"),
             contextlib.suppress(FileNotFoundError),
             os.scandir(self.folder) as entries,
         ):
-            found += (
+            ids += (
                 entry.name
                 for entry in entries
                 if is_session_id(entry.name) and entry.is_dir(follow_symlinks=False)
             )
-        return sorted(found, reverse=True)
+        return sorted(ids, reverse=True)
 
     def by_last_update(self, limit: int | None = None) -> list[str]:
         ids = self.index.by_last_update(limit) if self.folder.is_dir() else []
@@ -251,7 +258,9 @@ class TranscriptStore(SessionStore):
 
     def matching_ids(self, begin: str) -> list[str]:
         ids = self.index.matching(begin) if self.folder.is_dir() else []
-        return [one for one in self.ids() if one.startswith(begin)] if ids is None else ids
+        if ids is None:
+            ids = [session for session in self.ids() if session.startswith(begin)]
+        return ids
 
     def path(self, session: str) -> Path:
         if not is_session_id(session):
@@ -281,8 +290,8 @@ class TranscriptStore(SessionStore):
             return parse(_read_transcript(file))[0]
 
     def summary(self, session: str) -> SessionSummary:
-        # Before the records are read: if the file grows meanwhile, the summary counts as out of
-        # date.
+        # The state is read before the records: if the file grows in between, the summary counts as
+        # out of date.
         state = self._find_state(session)
         summary = self.index.summary(session, state)
         if summary is None:
@@ -322,7 +331,7 @@ class TranscriptStore(SessionStore):
 
     def _find_state(self, session: str) -> FileState:
         with translate_os_error(TranscriptError, f"the transcript {session} cannot be opened"):
-            return file_state(self.path(session).lstat())
+            return get_file_state(self.path(session).lstat())
 
     def size_bytes(self, session: str) -> int:
         total = 0
@@ -333,16 +342,16 @@ class TranscriptStore(SessionStore):
         return total
 
     def _delete(self, session: str) -> bool:
-        grave = self.folder / f"{_REMOVED}{session}"
+        renamed = self.folder / f"{_REMOVED}{session}"
         with translate_os_error(TranscriptError, f"the session {session} cannot be removed"):
             try:
-                # under another name first: what is half removed is no session
-                self.path(session).parent.rename(grave)
-            except FileNotFoundError:  # another process was quicker
+                # First another name: a half removed folder must not count as a session.
+                self.path(session).parent.rename(renamed)
+            except FileNotFoundError:  # another process has removed it
                 return False
-        shutil.rmtree(grave, ignore_errors=True)
-        if grave.exists():
-            raise TranscriptError(f"not all of the session {session} could be removed: {grave}")
+        shutil.rmtree(renamed, ignore_errors=True)
+        if renamed.exists():
+            raise TranscriptError(f"not all of the session {session} could be removed: {renamed}")
         return True
 
     @contextlib.contextmanager
@@ -355,22 +364,23 @@ class TranscriptStore(SessionStore):
     def in_use(self, session: str) -> bool:
         try:
             with self._file(session) as file:
-                return not _try_lock(file, fcntl.LOCK_SH)  # which whoever else looks may have too
+                # A shared lock: several processes may check at once.
+                return not _try_lock(file, fcntl.LOCK_SH)
         except TranscriptError:
             return True
 
     def sweep(self) -> None:
         with contextlib.suppress(OSError):
-            for grave in self.folder.glob(f"{_REMOVED}*"):
-                shutil.rmtree(grave, ignore_errors=True)
+            for renamed in self.folder.glob(f"{_REMOVED}*"):
+                shutil.rmtree(renamed, ignore_errors=True)
 
-    # --- as it is kept: for a copy ---
+    # --- stored bytes, for a copy ---
 
     @contextlib.contextmanager
     def lock_for_import(self) -> Iterator[None]:
         with self._lock_store():
             self._make()
-            # The folder itself is the lock file: nothing is left behind, and the lock ends with the
+            # The folder itself is locked: no lock file is left behind, and the lock ends with the
             # process.
             folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -394,7 +404,7 @@ class TranscriptStore(SessionStore):
 
     def import_keys(self, keys: StoreKeys) -> None:
         if keys.secret is not None:
-            self._secret(keys.secret)
+            self._read_or_make_secret(keys.secret)
         if keys.consumed_approvals:
             self._consumed_approvals.take_all(keys.consumed_approvals)
 
@@ -408,7 +418,7 @@ class TranscriptStore(SessionStore):
         yield SessionPart(NAME, at, data[: data.rfind(b"\n") + 1])
         for kind in (ARTIFACTS, UNDO_FOLDER):
             for path, written in BlobFiles(folder / kind).all():
-                with contextlib.suppress(FileNotFoundError):  # it has expired
+                with contextlib.suppress(FileNotFoundError):  # it has expired meanwhile
                     yield SessionPart(
                         f"{kind}/{path.name}", written, read_regular(path, MAX_TRANSCRIPT)
                     )
@@ -424,14 +434,14 @@ class TranscriptStore(SessionStore):
                     with drafted(path, part.data) as file:
                         os.utime(file, (part.written_at, part.written_at))
                         file.rename(path)
-                # Whole or not at all: until the rename the folder's name is no session id.
+                # All or nothing: until this rename, the folder's name is not a session id.
                 draft.rename(self.folder / session)
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
         return size
 
     def _lock_store(self) -> contextlib.AbstractContextManager[None]:
-        hint = "check its permissions and free space, and start again: it goes on"
+        hint = "check its permissions and free space, and start again: the copy continues"
         return translate_os_error(
             StorageError, f"{self.folder} cannot be copied from or into", hint
         )
@@ -439,13 +449,13 @@ class TranscriptStore(SessionStore):
     @contextlib.contextmanager
     def _file(self, session: str) -> Iterator[int]:
         path = self.path(session)
-        # not blocked by a pipe that stands in its place
+        # O_NONBLOCK: a pipe in the file's place must not block the call.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with translate_os_error(TranscriptError, f"the transcript {path} cannot be opened"):
             file = os.open(path, flags)
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
-                raise TranscriptError(f"the transcript {path} is no file")
+                raise TranscriptError(f"the transcript {path} is not a regular file")
             yield file
         finally:
             os.close(file)
@@ -459,7 +469,7 @@ def _read_transcript(file: int) -> bytes:
 
 
 def _try_lock(file: int, kind: int) -> bool:
-    """Take the lock if no other process has it. Return True if it was taken."""
+    """Take the lock if no other process has it. Return True if it is taken now."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except OSError:
@@ -471,13 +481,13 @@ def _read_secret(path: Path) -> bytes:
     """Return the key of approvals.
 
     Raises:
-        StorageError: it was emptied or cut off: anybody could guess it, and approve calls with it.
-        OSError: it cannot be read.
+        StorageError: the key is too short: anybody could guess it, and approve calls with it.
+        OSError: the key cannot be read.
     """
     key = read_regular(path)
     if len(key) < SECRET_BYTES:
         raise StorageError(
             f"the key of approvals, {path}, is damaged: it has {len(key)} of {SECRET_BYTES} bytes",
-            hint="restore it, or move it away: sessions that were begun with it cannot go on then",
+            hint="restore it, or move it away (sessions that began with it cannot continue then)",
         )
     return key

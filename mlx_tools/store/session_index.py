@@ -1,13 +1,15 @@
 """The index of a folder of sessions: ids, the times of the last writes, summaries.
 
-It saves a look into every folder, and is never the truth. Whatever is wrong with it, it is left out
-or made again from the folders. It is made by who first looks for sessions, beside their folder.
+With an index, not every folder has to be read. It is only a cache: if it is damaged or locked, the
+folders are read instead, or the index is made again from them. The first process that lists
+sessions makes it, next to the folder of sessions.
 
-How it is known to be behind: the index keeps the modification time of the folder as of its last
-change. A session that is made or removed by anyone changes that time, and then the index is
-compared with the folders. What one process writes to the transcript of a session does not change
-it: so whoever opens a session marks it in the index first, and until it is closed, or found closed
-after a crash, its transcript is looked at. A process that cannot mark a session removes the index.
+How the index is known to be out of date: it stores the folder's modification time as of its own
+last change. If anyone makes or removes a session, the folder has another time, and the index is
+compared with all folders. But writing to a transcript does not change the folder's time. So a
+process that opens a session first marks it in the index as open. As long as the mark is there, the
+transcript's time is read from its file. The mark is removed when the session is closed, or when it
+is found closed after a crash. A process that cannot mark a session removes the index.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from mlx_tools.errors import MlxToolsError, StorageError
 from mlx_tools.lazy import VERSION
 from mlx_tools.store.session_store import SessionSummary, is_session_id
 from mlx_tools.store.tables import FileFormat, SqliteFile
-from mlx_tools.store.transcript import NAME, NO_FILE, FileState, file_state
+from mlx_tools.store.transcript import NAME, NO_FILE, FileState, get_file_state
 
 _SCHEMA: Final = """
 CREATE TABLE meta (stamp TEXT NOT NULL);
@@ -43,25 +45,28 @@ CREATE INDEX open_ones ON sessions (session) WHERE is_open
 _FORMAT: Final = FileFormat("index of sessions", StorageError, 0x6D6C7869, 1, _SCHEMA)
 
 _WAIT: Final = 2.0
-"""Seconds for which another process that writes is waited for: to compare 100,000 sessions takes
-one."""
+"""Seconds to wait for another process that writes. To compare 100,000 sessions takes 1 second."""
 
 PAGE: Final = 1000
-"""Rows that are read at once: a process that writes waits for no more."""
+"""Rows that are read at once, so that a process that writes does not have to wait long."""
 
 MAX_SUMMARY: Final = 20_000
-"""Bytes of a summary that is kept: a question may hold a file, and all are read for statistics."""
+"""Bytes of the largest summary that is stored. A question may contain a whole file, and statistics
+read all summaries."""
 
 _FAULTS: Final = (MlxToolsError, sqlite3.Error, OSError, ValueError, TypeError)
-"""Errors of an index that is locked, damaged or not to be written, and of a full disk."""
+"""Errors of an index that is locked, damaged or cannot be written, and of a full disk."""
 
 
 class SessionIndex:
     """The index of the sessions in a folder.
 
-    ``in_use`` says whether a process is at a session.
     Methods that return something return None if the index cannot be used; then the folders have to
-    be looked at. The others do what they can and raise nothing.
+    be read. The other methods raise nothing: if they fail, the index is out of date or gone.
+
+    Args:
+        folder: the folder of sessions.
+        in_use: returns True if a process has the session of an id open.
     """
 
     def __init__(self, folder: Path, in_use: Callable[[str], bool]) -> None:
@@ -69,10 +74,10 @@ class SessionIndex:
         self.path = folder.with_name(f"{folder.name}-index.sqlite")
         self._in_use = in_use
 
-    # --- what changes ---
+    # --- changes ---
 
     def make(self, session: str) -> None:
-        """Make the folder of a new session, which is then open. Raises OSError."""
+        """Make the folder of a new session, and mark the session as open. Raises OSError."""
         path, is_made = self.folder / session, False
 
         def make_folder() -> None:
@@ -82,27 +87,27 @@ class SessionIndex:
 
         self._write(lambda file: self._mark(file, session, make_folder))
         if not is_made:
-            path.mkdir(mode=0o700)  # the folder's time changes: the index is known to be behind
+            path.mkdir(mode=0o700)  # changes the folder's time, so the index counts as out of date
 
     def open(self, session: str) -> None:
-        """Take in that a process, which has the session locked, is about to write to it."""
+        """Mark a session as open: this process has locked it and is about to write to it."""
         if not self._write(lambda file: self._mark(file, session, lambda: None)):
             with contextlib.suppress(OSError):
                 os.utime(self.folder)
                 self.path.unlink(missing_ok=True)
 
     def close(self, session: str, state: FileState, summary: SessionSummary | None) -> None:
-        """Take in that a process is about to unlock a session."""
+        """Mark a session as closed: this process is about to unlock it."""
         data = None if summary is None else _encode(summary)
-        # An empty state matches no file, so a session without a summary is summed up when it is
-        # asked for.
+        # An empty state matches no file: a session without a summary is summarized when its summary
+        # is needed.
         row = (session, state.updated, state.text if data else "", data)
         self._write(
             lambda file: file.sql.execute("INSERT OR REPLACE INTO sessions VALUES (?,?,0,?,?)", row)
         )
 
     def keep(self, rows: Sequence[tuple[str, FileState, SessionSummary]]) -> None:
-        """Keep what sessions come to whose transcripts are in these states."""
+        """Store summaries, each with the state of the transcript that it was made of."""
         values = [
             (state.text, data, session)
             for session, state, summary in rows
@@ -111,15 +116,15 @@ class SessionIndex:
         query = "UPDATE sessions SET state = ?, summary = ? WHERE session = ?"
         self._write(lambda file: file.sql.executemany(query, values))
 
-    # --- what is asked ---
+    # --- queries ---
 
     def count(self) -> int | None:
-        """Return how many sessions there are."""
+        """Return the number of sessions."""
         with self._reading() as file:
             return None if file is None else int(file.fetch_one("SELECT count(*) FROM sessions")[0])
 
     def by_last_update(self, limit: int | None) -> list[str] | None:
-        """Return ids, the session first that was last written to."""
+        """Return at most ``limit`` ids, the session with the last write first."""
         query = "SELECT session FROM sessions ORDER BY updated DESC, session DESC LIMIT ?"
         return self._ids(query, -1 if limit is None else limit)
 
@@ -128,10 +133,10 @@ class SessionIndex:
         query = (
             "SELECT session FROM sessions WHERE session >= ? AND session < ? ORDER BY session DESC"
         )
-        return self._ids(query, begin, f"{begin}\x7f")  # behind all characters of an id
+        return self._ids(query, begin, f"{begin}\x7f")  # \x7f sorts after all characters of an id
 
     def summary(self, session: str, state: FileState) -> SessionSummary | None:
-        """Return what a session comes to whose transcript is in this state."""
+        """Return the summary of a session if its transcript is still in this state."""
         with self._reading(compare=False) as file:
             if file is None:
                 return None
@@ -141,9 +146,9 @@ class SessionIndex:
         return None
 
     def summaries(self, older_than: str) -> list[tuple[str, SessionSummary | None]] | None:
-        """Return summaries of `PAGE` sessions, the newest first, from this id on.
+        """Return at most `PAGE` ids below ``older_than``, newest first, with summaries.
 
-        One is None if the transcript has changed since.
+        A summary is None if the transcript has changed since it was made.
         """
         with self._reading(compare=False) as file:
             if file is None:
@@ -165,12 +170,12 @@ class SessionIndex:
     def compare(self) -> bool:
         """Compare the index with all folders, even if it seems to be up to date.
 
-        Returns whether that was possible.
+        Make it if it does not exist. Return False if it cannot be used.
         """
         return self._write(self._compare, create=True)
 
     def check(self) -> None:
-        """Compare an index that is there with all folders: a person may have changed some."""
+        """Compare an existing index with all folders: a person may have changed some."""
         self._write(self._compare)
 
     def _ids(self, query: str, *values: object) -> list[str] | None:
@@ -182,9 +187,10 @@ class SessionIndex:
 
     @contextlib.contextmanager
     def _reading(self, *, compare: bool = True) -> Iterator[SqliteFile | None]:
-        """Open the index and bring it up to date; None if it cannot be used.
+        """Open the index and bring it up to date; yield None if it cannot be used.
 
-        What is raised within the block is taken for a fault of the file, and ends the block.
+        Errors that are raised within the block count as faults of the file. They end the block, and
+        are not raised again.
         """
         with contextlib.ExitStack() as stack:
             file: SqliteFile | None = None
@@ -201,7 +207,7 @@ class SessionIndex:
                 self._remove_if_damaged(error)
 
     def _write(self, change: Callable[[SqliteFile], object], *, create: bool = False) -> bool:
-        """Change the index in one transaction. Return whether that was possible."""
+        """Change the index in one transaction. Return False if it cannot be used."""
         if not create and not self.path.exists():
             return False
         try:
@@ -218,13 +224,13 @@ class SessionIndex:
 
     def _file(self, *, create: bool) -> SqliteFile:
         file = SqliteFile(self.path, _FORMAT, create=create, wait=_WAIT)
-        # A killed process loses nothing that it handed to the system. After a power cut the index
-        # may be damaged, and is made again: that is cheaper than to wait for the disk each time.
+        # Without syncs. A killed process loses nothing. A power cut may damage the index, and it is
+        # made again then: that costs less than to wait for the disk on each change.
         file.sql.execute("PRAGMA synchronous = OFF")
         return file
 
     def _remove_if_damaged(self, error: Exception) -> None:
-        """Remove an index that no later attempt can use; one that is locked stays."""
+        """Remove the index if it will never be usable again, as opposed to a locked one."""
         cause = error.__cause__ or error.__context__ or error
         name = getattr(cause, "sqlite_errorname", None) or ""
         passing = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_READONLY")
@@ -245,7 +251,10 @@ class SessionIndex:
         return str(row[0]) if row else ""
 
     def _renew_stamp(self, file: SqliteFile) -> None:
-        """Give the folder a time that no change by others gives it: to the nanosecond."""
+        """Set the folder's time, and store it as the stamp.
+
+        Other changes will not give the folder the same time, to the nanosecond.
+        """
         os.utime(self.folder, ns=(time.time_ns(), time.time_ns()))
         self._set_stamp(file, self._folder_stamp())
 
@@ -254,12 +263,12 @@ class SessionIndex:
         file.sql.execute("INSERT INTO meta VALUES (?)", (stamp,))
 
     def _mark(self, file: SqliteFile, session: str, change: Callable[[], None]) -> None:
-        """Enter a session as open, with a change of its folder.
+        """Mark a session as open, and change the folder by ``change``.
 
-        An older copy of the index that is put back has another stamp than the folder from now on.
+        The new stamp also shows if somebody later restores an older copy of the index.
         """
-        # Compared before the change: if the index was behind already, the new stamp must not hide
-        # it.
+        # Checked before the change: if the index was out of date already, a new stamp would hide
+        # that.
         is_current = self._stamp(file) == self._folder_stamp()
         change()
         file.sql.execute(
@@ -290,9 +299,9 @@ class SessionIndex:
                     )
 
     def _compare(self, file: SqliteFile) -> None:
-        """Make the rows those of the folders.
+        """Change the rows so that they match the folders.
 
-        Sessions that are made meanwhile change the time of the folder again.
+        If a session is made meanwhile, the index counts as out of date at the end.
         """
         if not self._stamp(file).startswith(f"{VERSION} "):
             file.sql.execute("UPDATE sessions SET state = '', summary = NULL")
@@ -315,19 +324,19 @@ class SessionIndex:
             changes,
         )
         file.sql.executemany("DELETE FROM sessions WHERE session = ?", [(name,) for name in rows])
-        # A session was made or removed while the folders were read: the next look compares again.
+        # A session was made or removed while the folders were read: the next query compares again.
         if self._folder_stamp() != stamp:
             self._set_stamp(file, "")
 
     def _find_state(self, session: str) -> FileState:
         try:
-            return file_state(os.lstat(f"{self.folder}{os.sep}{session}{os.sep}{NAME}"))
+            return get_file_state(os.lstat(f"{self.folder}{os.sep}{session}{os.sep}{NAME}"))
         except OSError:
             return NO_FILE
 
 
 def _encode(summary: SessionSummary) -> bytes | None:
-    """Return a summary as JSON; None if it is too long, or holds half a character."""
+    """Return a summary as JSON; None if it is too long, or has half a character."""
     try:
         data = msgspec.json.encode(summary)
     except (ValueError, UnicodeEncodeError):

@@ -1,4 +1,4 @@
-"""The interface of stores of sessions, the status of a session, a store in memory."""
+"""The interface of session stores, the status of a session, and a store in memory."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ from mlx_tools.transcript import (
     Record,
     StoppedRecord,
     UserRecord,
-    find_last_state,
     calls_in_doubt,
     count,
+    find_last_state,
     pending_calls,
 )
 
@@ -59,10 +59,10 @@ if TYPE_CHECKING:
     from mlx_tools.store.tables import FileFormat, Tables
 
 LAST: Final = "last"
-"""Stands for the session that was last written to, wherever an id is taken."""
+"""A word that can be given instead of an id: it means the session with the last write."""
 
 MAX_MEMORY_SESSIONS: Final = 256
-"""Sessions that a `MemoryStore` keeps; the oldest are dropped first."""
+"""Sessions that a `MemoryStore` keeps; the oldest are dropped first. It bounds the memory."""
 
 
 class SessionFiles(Struct, frozen=True):
@@ -72,30 +72,33 @@ class SessionFiles(Struct, frozen=True):
     """The session's id."""
     transcript: Transcript
     artifacts: ArtifactStore | None = None
-    """The store of long outputs, None if they are not kept."""
+    """The store of long outputs, None if they are not stored."""
     access: RunPermit = msgspec.field(default_factory=RunPermit)
     """The access list of the session's runs."""
     consumed_approvals: ConsumedApprovals = msgspec.field(default_factory=ConsumedApprovals)
+    """The approvals of the store that were consumed."""
     undo: UndoStore | None = None
-    """The store of what calls replace, None if it is not kept."""
+    """The store of old contents of files, None if they are not stored."""
 
     @property
     def path(self) -> str | None:
+        """The path of the transcript, None if it is not in a file."""
         return None if self.transcript.path is None else str(self.transcript.path)
 
 
 class SessionPart(NamedTuple):
-    """One thing that a session keeps, byte for byte."""
+    """One stored part of a session, such as its transcript or an artifact."""
 
     name: str
-    """Its name, as that of its file in a store of files."""
+    """The path of its file in a `TranscriptStore`, below the session's folder."""
     written_at: float
-    """The time of its writing, in seconds since 1970."""
+    """The time when it was written, in seconds since 1970."""
     data: bytes
+    """Its content."""
 
 
 class StoreKeys(NamedTuple):
-    """The key of a store's approvals, and the approvals that are used up."""
+    """The key of a store's approvals, and the consumed approvals."""
 
     secret: bytes | None
     """The key, None if there is none yet."""
@@ -103,13 +106,20 @@ class StoreKeys(NamedTuple):
     """The approvals' digests."""
 
 
-# --- where a session stands, by its records alone: without tools or a model ---------------------
+# --- the status of a session, by its records alone: without tools or a model --------------------
 
 SessionState = Literal[
     "answered", "paused", "stopped", "running", "interrupted", "damaged", "empty"
 ]
-"""The status of a session: its last question was answered; it waits for a person; it ended without
-an answer; a process is at it; its process ended in the middle; it cannot be read; it holds nothing.
+"""The state of a session, in one word.
+
+* ``answered``: the last question was answered.
+* ``paused``: the session waits for a person.
+* ``stopped``: the last run ended without an answer.
+* ``running``: a process has the session open.
+* ``interrupted``: its process ended in the middle of a run.
+* ``damaged``: the session cannot be read.
+* ``empty``: nothing was asked yet.
 """
 
 _END_STATES: Final = frozenset({"answered", "stopped", "empty"})
@@ -120,21 +130,25 @@ class SessionStatus(Struct, frozen=True, kw_only=True):
 
     state: SessionState
     reason: str = ""
-    """The reason of a session that stopped, or the fault of one that is damaged."""
+    """The reason why the session stopped, or why it cannot be read."""
     created: str = ""
+    """The time when the session was made, as its header has it."""
     model: str | None = None
+    """The name of the model, None if unknown."""
     question: str = ""
     """The first question."""
     questions: int = 0
+    """The number of questions."""
     first_call: str = ""
     """The name of the first call."""
     pending: tuple[PendingCall, ...] = ()
+    """The calls that wait for a person's decision."""
     in_doubt: tuple[str, ...] = ()
     """The keys of calls that were started, can change things, and have no known end."""
 
     @property
     def is_finished(self) -> bool:
-        """True if nobody waits for it and nothing of it is open."""
+        """True if the session is neither running nor paused, and no call is in doubt."""
         return self.state in _END_STATES and not self.in_doubt
 
 
@@ -142,19 +156,20 @@ class ListedSession(Struct, frozen=True, kw_only=True):
     """A session of a store, as listings show it."""
 
     session: str
+    """The session's id."""
     path: Path | None
-    """The path of the transcript, None if it is no file."""
+    """The path of the transcript, None if it is not in a file."""
     status: SessionStatus
     updated: float = 0.0
     """The time of the last write, in seconds since 1970."""
     size: int = 0
-    """The bytes that the session takes, artifacts included."""
+    """The bytes of the session, with its artifacts."""
 
 
 def session_status(records: Sequence[Record]) -> SessionStatus:
-    """Return the status of a session by its records, to which no process adds.
+    """Return the status of a session by its records, if no process has it open.
 
-    It folds them once, and knows neither tools nor policy.
+    Neither tools nor a policy are needed.
     """
     header = records[0] if records and isinstance(records[0], Header) else None
     questions = [record for record in records if isinstance(record, UserRecord)]
@@ -186,26 +201,30 @@ def session_status(records: Sequence[Record]) -> SessionStatus:
 class SessionSummary(Struct, frozen=True, kw_only=True):
     """The summary of a session's records, for listings and statistics.
 
-    ``records`` is how many there are, ``parent`` that of the header. The first question was asked
-    at ``first_asked``, the latest at ``last_asked``, in seconds since 1970, 0 if unknown; of a
-    session without questions both are when it was made.
+    Times are in seconds since 1970, and 0 if unknown.
     """
 
     status: SessionStatus
     counters: Counters
     records: int = 0
+    """The number of records."""
     parent: str = ""
+    """The id of the session that this one continues or belongs to, empty if there is none."""
     first_asked: float = 0.0
+    """The time of the first question; without questions, the time when the session was made."""
     last_asked: float = 0.0
+    """The time of the latest question, as ``first_asked``."""
     folder: str = ""
-    """The working directory in which it began, empty if unknown."""
+    """The working directory in which the session began, empty if unknown."""
 
 
 def summarize(records: Sequence[Record]) -> SessionSummary:
-    """Return what the records of a session come to, which no process is adding to."""
+    """Return the summary of a session's records, if no process has the session open."""
     header = records[0] if records and isinstance(records[0], Header) else None
     questions = [record for record in records if isinstance(record, UserRecord)]
-    times = [asked_at(question, header) for question in questions] or [asked_at(None, header)]
+    times = [find_question_time(question, header) for question in questions] or [
+        find_question_time(None, header)
+    ]
     return SessionSummary(
         status=session_status(records),
         counters=count(records),
@@ -217,10 +236,10 @@ def summarize(records: Sequence[Record]) -> SessionSummary:
     )
 
 
-def asked_at(question: Record | None, header: Record | None) -> float:
-    """Return when a question was asked, else when its session was made.
+def find_question_time(question: Record | None, header: Record | None) -> float:
+    """Return the time of a question, or of its session if the question has none.
 
-    In seconds since 1970; 0 if neither is recorded.
+    The time is in seconds since 1970; 0 if neither is recorded.
     """
     for text in (getattr(question, "recorded_at", ""), getattr(header, "created", "")):
         with suppress(ValueError, OverflowError):
@@ -229,31 +248,32 @@ def asked_at(question: Record | None, header: Record | None) -> float:
     return 0.0
 
 
-# --- the seam -----------------------------------------------------------------------------------
+# --- the interface ------------------------------------------------------------------------------
 
 
 class SessionStore(ABC):
-    """The place of sessions, and of the tables beside them.
+    """A store of sessions, and of the tables besides them.
 
-    Reading a session needs no tools and no model, and creates nothing. One process at a time writes
-    to a session: whoever opens it holds it until its transcript is closed or the process ends.
-    ``place`` is the store's name in messages. ``dsn`` leads to the queue of runs in its database,
-    None for files.
+    Reading a session needs neither tools nor a model, and creates nothing. Only one process at a
+    time writes to a session: it locks the session until the transcript is closed or the process
+    ends.
 
     Args:
-        keep: seconds for which artifacts stay.
-        max_bytes: bytes that the artifacts of one session may take.
-        keep_all: True to make every output an artifact, not only those that a model cannot see
-            whole or that ran beside a tool that failed.
-        watched: places of configuration files and their `fingerprints` when they were read. Once
-            one of them changes, no run calls anything more.
+        keep: seconds for which artifacts are stored.
+        max_bytes: the limit of the bytes of one session's artifacts.
+        keep_all: True to store every output as an artifact. Otherwise only outputs that were
+            truncated for the model are stored, and those after the first tool error of a run.
+        watched: the paths of configuration files and their `fingerprints` when they were read. If
+            one of the files changes, a run calls no more tools.
 
     Raises:
         UsageError: an argument is not valid.
     """
 
     place: str
+    """The store's name in messages."""
     dsn: str | None = None
+    """The address of the database with the queue of runs, None for files."""
 
     def __init__(
         self,
@@ -272,43 +292,43 @@ class SessionStore(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Try to store something. Raise `UsageError` or `StorageError` if that fails."""
+        """Try to store some bytes. Raise `UsageError` or `StorageError` if that fails."""
 
-    # --- going on ---
+    # --- opening ---
 
     @property
     @abstractmethod
     def secret(self) -> bytes:
-        """The key of approval digests: made once, kept beside the sessions, not in them.
+        """The key of approval digests. It is made once, and is not part of any session.
 
         Raises:
-            StorageError: it can be neither read nor made.
+            StorageError: the key can be neither read nor made.
         """
 
     @abstractmethod
     def create(self) -> SessionFiles:
-        """Create a session, and remove expired artifacts of older ones.
+        """Create a session, and remove expired artifacts of older sessions.
 
         Raises:
-            StorageError: it cannot be stored.
+            StorageError: the session cannot be stored.
         """
 
     @abstractmethod
     def open(self, session: str | os.PathLike[str]) -> SessionFiles:
-        """Open a session to go on with it, by its id or the path of its transcript.
+        """Open a session to continue it, by its id or the path of its transcript.
 
-        It is held until its transcript is closed.
+        It is locked until its transcript is closed.
 
         Raises:
             UsageError: there is no such session.
-            TranscriptError: it is damaged or in use.
+            TranscriptError: the session is damaged or in use.
         """
 
     @abstractmethod
     def read(self, session: str | os.PathLike[str]) -> SessionFiles:
-        """Read a session, without holding or changing it. Raise as `open` does."""
+        """Read a session, without locking or changing it. Raise as `open` does."""
 
-    # --- looking ---
+    # --- listing and reading ---
 
     @abstractmethod
     def ids(self) -> list[str]:
@@ -316,61 +336,61 @@ class SessionStore(ABC):
 
     @abstractmethod
     def by_last_update(self, limit: int | None = None) -> list[str]:
-        """Return at most ``limit`` ids, the one first that was last written to."""
+        """Return at most ``limit`` ids, the session with the last write first."""
 
     @abstractmethod
     def count(self) -> int:
-        """Return how many sessions there are."""
+        """Return the number of sessions."""
 
     @abstractmethod
     def matching_ids(self, begin: str) -> list[str]:
         """Return the ids that begin with this text, the newest first."""
 
     def find(self, session_id: str) -> str:
-        """Return the id that is meant by an id, the beginning of one, or ``last``.
+        """Return the full id for an id, the beginning of an id, or ``last``.
 
-        It is always the id of an existing session: a path is never made of ``session_id``.
+        It is always the id of an existing session: no path is made of the ``session_id`` as given.
 
         Raises:
-            UsageError: no session or several are meant.
+            UsageError: no session matches, or more than one.
         """
-        found = self.matching_ids(session_id) if is_session_id(session_id) else []
-        if session_id in found:
+        ids = self.matching_ids(session_id) if is_session_id(session_id) else []
+        if session_id in ids:
             return session_id
         if session_id == LAST:
-            found = self.by_last_update(1)
-        if len(found) == 1:
-            return found[0]
-        if not found:
+            ids = self.by_last_update(1)
+        if len(ids) == 1:
+            return ids[0]
+        if not ids:
             is_empty = self.count() == 0
             raise UsageError(
                 "there are no sessions" if is_empty else f"there is no session {session_id[:100]}",
                 hint=None if is_empty else "mlx-tools sessions list",
             )
-        more = f" and {len(found) - 4} more" if len(found) > 4 else ""
+        more = f" and {len(ids) - 4} more" if len(ids) > 4 else ""
         raise UsageError(
-            f"{session_id} is the beginning of {len(found)} sessions",
-            hint=f"{', '.join(found[:4])}{more}",
+            f"{session_id} is the beginning of {len(ids)} sessions",
+            hint=f"{', '.join(ids[:4])}{more}",
         )
 
     @abstractmethod
     def size(self, session: str) -> int:
-        """Return the bytes of a transcript, -1 if there is none."""
+        """Return the size of a transcript in bytes, -1 if there is none."""
 
     @abstractmethod
     def updated(self, session: str) -> float:
-        """Return when a session was last written to, in seconds since 1970; 0 if unknown."""
+        """Return the time of a session's last write, in seconds since 1970; 0 if unknown."""
 
     @abstractmethod
     def records(self, session: str) -> Sequence[Record]:
         """Return the records of a session. Raise `TranscriptError` if it is unreadable."""
 
     def summary(self, session: str) -> SessionSummary:
-        """Return what a session comes to. Raises what `records` raises."""
+        """Return the summary of a session. Raise as `records` does."""
         return summarize(self.records(session))
 
     def summaries(self) -> Iterator[tuple[str, SessionSummary | TranscriptError]]:
-        """Yield what each session comes to, or why it cannot be read, the newest first."""
+        """Yield each id, the newest first, with the summary or the error of reading it."""
         for session in self.ids():
             yield session, self._summary_or_error(session)
 
@@ -383,39 +403,37 @@ class SessionStore(ABC):
             return error
 
     def path(self, session: str) -> Path | None:
-        """Return the path of a transcript that is a file, by an id of `find` or `ids`."""
+        """Return the path of a session's transcript, None if it is not in a file."""
         return None
 
     @abstractmethod
     def size_bytes(self, session: str) -> int:
-        """Return the bytes that a session takes, with all that it keeps."""
+        """Return the size of a session in bytes, with its artifacts and all other parts."""
 
     def describe(self, session: str) -> ListedSession:
-        """Return a session as listings show it; its status says if it is damaged."""
+        """Return a session as listings show it, also if it is damaged."""
         updated, size = self.updated(session), self.size_bytes(session)
         try:
-            running = self.in_use(session)  # before it is read: it may end meanwhile
-            standing = self.summary(session).status
+            running = self.in_use(session)  # before the summary: the process may end in between
+            status = self.summary(session).status
             if running:
-                standing = replace(standing, state="running", reason="")
+                status = replace(status, state="running", reason="")
         except StorageError:
             raise
         except TranscriptError as error:
-            standing = SessionStatus(state="damaged", reason=str(error))
+            status = SessionStatus(state="damaged", reason=str(error))
         path = self.path(session)
-        return ListedSession(
-            session=session, path=path, status=standing, updated=updated, size=size
-        )
+        return ListedSession(session=session, path=path, status=status, updated=updated, size=size)
 
-    # --- what a session keeps beside its transcript, ``where`` it is: by its id, or its folder ---
+    # --- parts of a session besides its transcript, by its id or the path of its folder ---
 
     def artifacts(self, session_key: str | os.PathLike[str]) -> ArtifactStore:
         """Return the store of a session's outputs."""
-        kept = self._open_blobs(session_key, ARTIFACTS, self.keep, self.max_bytes)
-        return ArtifactStore(kept, keep_all=self.keep_all, sweep=self._sweep_if_due)
+        blobs = self._open_blobs(session_key, ARTIFACTS, self.keep, self.max_bytes)
+        return ArtifactStore(blobs, keep_all=self.keep_all, sweep=self._sweep_if_due)
 
     def undo(self, session_key: str | os.PathLike[str], *, keep: float) -> UndoStore:
-        """Return old contents of a session's files, none older than ``keep`` seconds."""
+        """Return the store of old contents of files, of the last ``keep`` seconds."""
         return UndoStore(self._open_blobs(session_key, UNDO_FOLDER, keep, MAX_BYTES))
 
     def _files(self, session_key: str | os.PathLike[str], transcript: Transcript) -> SessionFiles:
@@ -441,28 +459,28 @@ class SessionStore(ABC):
     @abstractmethod
     def _consumed_approvals(self) -> ConsumedApprovals: ...
 
-    def _sweep_if_due(self) -> None:  # noqa: B027 - not every store has to look for what expired
-        """Remove what has expired in other sessions, at times.
+    def _sweep_if_due(self) -> None:  # noqa: B027 - not every store has to look for expired blobs
+        """Remove expired artifacts of other sessions, if it was not done recently.
 
-        This also serves programs that run for days.
+        So they are also removed while a program runs for days.
         """
 
     # --- the sessions themselves ---
 
     def remove(self, session: str, *, force: bool = False) -> bool:
-        """Remove a session that is finished, or with ``force`` any that is not in use.
+        """Remove a finished session; with ``force``, any session that is not in use.
 
-        It is held meanwhile, and its status is read again.
+        The session is locked before its status is read.
 
         Returns:
             True if the session was removed.
 
         Raises:
-            TranscriptError: the disk does not allow it.
+            TranscriptError: the files cannot be removed.
         """
         with ExitStack() as stack:
             try:
-                # Held first: between the look and the removal no process may open it again.
+                # Locked first: no process may open it between the check and the removal.
                 stack.enter_context(self.hold(session))
                 ended = session_status(self.records(session)).is_finished
             except SessionInUse:
@@ -475,11 +493,11 @@ class SessionStore(ABC):
 
     @abstractmethod
     def _delete(self, session: str) -> bool:
-        """Remove a session that is held. Return False if another process was quicker."""
+        """Remove a locked session. Return False if another process has removed it already."""
 
     @abstractmethod
     def hold(self, session: str) -> AbstractContextManager[None]:
-        """Keep other processes from opening a session while the block runs.
+        """Lock a session while the block runs, so that no other process can open it.
 
         Raises:
             SessionInUse: another process has it open.
@@ -488,16 +506,16 @@ class SessionStore(ABC):
 
     @abstractmethod
     def in_use(self, session: str) -> bool:
-        """Return True if a process has the session open, or if there is none."""
+        """Return True if a process has the session open, or if it does not exist."""
 
-    def sweep(self) -> None:  # noqa: B027 - not every store leaves something behind
-        """Remove what an interrupted removal left behind."""
+    def sweep(self) -> None:  # noqa: B027 - not every store leaves files behind
+        """Remove the files that an interrupted removal left behind."""
 
     @abstractmethod
     def tables(self, form: FileFormat) -> Tables:
-        """Return the tables of a format beside the sessions."""
+        """Return the store's tables of a format."""
 
-    # --- as it is kept: for a copy ---
+    # --- stored bytes, for a copy ---
 
     @abstractmethod
     def lock_for_import(self) -> AbstractContextManager[None]:
@@ -509,33 +527,33 @@ class SessionStore(ABC):
 
     @abstractmethod
     def keys(self) -> StoreKeys:
-        """Return the keys of this store; none is made. Raise `StorageError`."""
+        """Return the keys of this store, without making any. Raise `StorageError`."""
 
     @abstractmethod
     def import_keys(self, keys: StoreKeys) -> None:
-        """Add another store's consumed approvals, and its key if there is none here.
+        """Add another store's consumed approvals, and its key if this store has none.
 
         Raises:
-            StorageError: they cannot be stored.
+            StorageError: the keys cannot be stored.
         """
 
     @abstractmethod
     def parts(self, session: str) -> Iterator[SessionPart]:
-        """Yield all that a session keeps, its transcript first.
+        """Yield all parts of a session, its transcript first.
 
-        A line of the transcript that a crash cut off is left out, as on opening. So is the access
-        list, which would help no run.
+        A line of the transcript that a crash cut off is left out, as `open` does. The access list
+        is left out, too: it counts only for a run that goes on.
 
         Raises:
-            TranscriptError: there is no such session, or it cannot be read.
+            TranscriptError: the session does not exist or cannot be read.
         """
 
     @abstractmethod
     def import_session(self, session: str, parts: Iterable[SessionPart]) -> int:
-        """Store a session of another store, whole or not at all. Return its bytes.
+        """Store a session of another store, all or nothing. Return its size in bytes.
 
         Raises:
-            StorageError: it cannot be stored, or there is a session of this id.
+            StorageError: the session cannot be stored, or this store has a session of its id.
         """
 
 
@@ -546,37 +564,37 @@ _PART: Final = re.compile(
 
 
 SESSION: Final = "give its id, or the path of its transcript"
-"""The hint for a session that is not known."""
+"""The hint for an unknown session."""
 
 
 def is_session_id(text: object) -> bool:
-    """Return whether a session may be called so: nothing else is made part of a path."""
+    """Return True for a valid id. Only valid ids may become part of a path."""
     return isinstance(text, str) and _ID.fullmatch(text) is not None
 
 
 def check_part(session: str, part: SessionPart) -> SessionPart:
-    """Return a part of a session of another store if it is valid.
+    """Return a part of another store's session unchanged, if its name is valid.
 
     Raises:
-        StorageError: no session has such a part.
+        StorageError: no session has a part of this name.
     """
     if not (is_session_id(session) and _PART.fullmatch(part.name)):
-        said = f"{session[:100]!r} holds {part.name[:100]!r}"
-        raise StorageError(f"{said}, which no session does: the store is damaged")
+        names = f"{session[:100]!r} has a part {part.name[:100]!r}"
+        raise StorageError(f"{names}, which no session has: the store is damaged")
     return part
 
 
-def new_session_id() -> str:
-    """Make a session id that sorts by time: date, time (UTC) and eight random digits."""
+def make_session_id() -> str:
+    """Make a session id that sorts by time: date, time (UTC), eight random digits."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
 
 
 @dataclass(eq=False)
 class MemoryStore:
-    """A store in memory, for tests and for callers who keep transcripts themselves.
+    """A store in memory, for tests and for callers that store transcripts themselves.
 
-    The last `MAX_MEMORY_SESSIONS` sessions can be opened again. Their artifacts together are
-    bounded as those of one session on disk.
+    The last `MAX_MEMORY_SESSIONS` sessions can be opened again. All their artifacts together have
+    the limit of one session on disk.
     """
 
     secret = secrets.token_bytes(32)
@@ -584,19 +602,19 @@ class MemoryStore:
     _blobs: dict[tuple[str, str], bytes] = field(default_factory=dict, init=False)
 
     def create(self) -> SessionFiles:
-        session = new_session_id()
+        session = make_session_id()
         self._transcripts[session] = Transcript()
-        # A long-running program would else keep every question ever asked.
+        # Otherwise a long-running program would keep every question for ever.
         while len(self._transcripts) > MAX_MEMORY_SESSIONS:
             del self._transcripts[next(iter(self._transcripts))]
         return self._files(session, self._transcripts[session])
 
     def open(self, session: str | os.PathLike[str]) -> SessionFiles:
-        """Open a session of this store to go on with it.
+        """Open a session of this store to continue it.
 
         Raises:
             UsageError: there is no such session.
-            TranscriptError: it is in use.
+            TranscriptError: the session is in use.
         """
         files = self.read(session)
         if files.transcript.in_use:
@@ -607,10 +625,10 @@ class MemoryStore:
     def read(self, session: str | os.PathLike[str]) -> SessionFiles:
         """Read a session of this store, in use or not. Raise as `open` does."""
         name = require_path("session", session, SESSION)
-        kept = self._transcripts.get(name)
-        if kept is None:
+        transcript = self._transcripts.get(name)
+        if transcript is None:
             raise UsageError(f"there is no session {name!r} in memory")
-        return self._files(name, kept)
+        return self._files(name, transcript)
 
     def _files(self, session: str, transcript: Transcript) -> SessionFiles:
         return SessionFiles(session, transcript, ArtifactStore(BlobMemory(session, self._blobs)))

@@ -1,7 +1,7 @@
 """The user's approval templates on disk.
 
 They are in one file, outside any project. Each template is sealed with the key of approvals, so
-that nothing but this program adds one.
+that only mlx-tools can add one.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ from mlx_tools.policy import ApprovalTemplate, CallContext, equal_digests, seal
 _VERSION: Final = 1
 _MAX_BYTES: Final = 1_000_000
 _MAX_TEMPLATES: Final = 1_000
-"""Templates that are kept; a person reads no more."""
+"""The limit of templates: nobody would read a longer list."""
 
 
 class TemplateFile:
-    """The templates in the file ``path``, which need not exist.
+    """The templates in a file.
 
-    ``secret`` gives the key. The file is read anew each time, so a revoked template covers no call
-    that has not started. Methods raise `StorageError` if the file cannot be read, trusted or
-    written.
+    The file is read again each time, so a revoked template covers no call that has not started.
+    Methods raise `StorageError` if the file cannot be read, trusted or written.
+
+    Args:
+        path: the path of the file, which may be absent.
+        secret: returns the key of approvals.
     """
 
     def __init__(self, path: Path, secret: Callable[[], bytes]) -> None:
@@ -40,23 +43,23 @@ class TemplateFile:
         self._secret = secret
 
     def templates(self, now: datetime) -> list[ApprovalTemplate]:
-        """Return the templates that hold now or later, the oldest first.
+        """Return the templates that have not expired, the oldest first.
 
-        An expired template is removed for good, so that a clock that is set back does not bring it
-        back.
+        Expired templates are removed from the file: if the clock is set back, they do not count
+        again.
         """
-        entries = self._entries()
-        known = [made for one in entries if (made := self._verify(one)) is not None]
-        gone = {one.id for one in known if not now < datetime.fromisoformat(one.expires_at)}
-        if gone:
+        entries = self._read_entries()
+        valid = [template for entry in entries if (template := self._verify(entry)) is not None]
+        expired = {t.id for t in valid if not now < datetime.fromisoformat(t.expires_at)}
+        if expired:
             with contextlib.suppress(StorageError, UsageError):
-                self.revoke(gone)
-        return [one for one in known if one.id not in gone]
+                self.revoke(expired)
+        return [template for template in valid if template.id not in expired]
 
     @property
     def foreign_count(self) -> int:
-        """The number of entries that were not made with this key: they cover nothing."""
-        return sum(self._verify(one) is None for one in self._entries())
+        """The number of entries that were not made with this key: they cover no call."""
+        return sum(self._verify(entry) is None for entry in self._read_entries())
 
     def find(self, call: CallContext) -> ApprovalTemplate | None:
         """Return the first template that covers a call.
@@ -64,41 +67,42 @@ class TemplateFile:
         It is None if none does, or if the file cannot be read.
         """
         with contextlib.suppress(StorageError):
-            return next((one for one in self.templates(call.now) if one.covers(call)), None)
+            return next((t for t in self.templates(call.now) if t.covers(call)), None)
         return None
 
     def add(self, template: ApprovalTemplate) -> ApprovalTemplate:
         """Store a template under a new id."""
         with self._locked():
-            entries = self._entries()
+            entries = self._read_entries()
             if len(entries) >= _MAX_TEMPLATES:
                 raise StorageError(
-                    f"{self.path} holds {_MAX_TEMPLATES} templates",
+                    f"{self.path} has {_MAX_TEMPLATES} templates already",
                     hint="revoke some: approvals revoke ID",
                 )
-            # The id is part of what is sealed: an entry cannot be copied under another id.
-            made = replace(template, id=secrets.token_hex(4))
-            made = replace(made, seal=seal(self._secret(), "template", to_builtins(made)))
-            self._write([*entries, to_builtins(made)])
-        return made
+            # The id is sealed, too: an entry cannot be copied under another id.
+            template = replace(template, id=secrets.token_hex(4))
+            sealed = seal(self._secret(), "template", to_builtins(template))
+            template = replace(template, seal=sealed)
+            self._write([*entries, to_builtins(template)])
+        return template
 
     def revoke(self, ids: Collection[str] | None) -> int:
-        """Remove templates by their ids, or all. Return how many there were."""
+        """Remove templates by their ids, or all if ``ids`` is None. Return their number."""
         with self._locked():
-            entries = self._entries()
-            kept = [one for one in entries if ids is not None and one.get("id") not in ids]
-            if len(kept) < len(entries):
-                self._write(kept)
-        return len(entries) - len(kept)
+            entries = self._read_entries()
+            others = [e for e in entries if ids is not None and e.get("id") not in ids]
+            if len(others) < len(entries):
+                self._write(others)
+        return len(entries) - len(others)
 
     def _verify(self, entry: Mapping[str, Any]) -> ApprovalTemplate | None:
-        """Return the template of an entry whose seal is valid, else None."""
-        # Every read checks the seal: whoever can write the file cannot approve anything by it.
+        """Return the template of an entry, None if its seal is not valid."""
+        # Each read checks the seal: nobody can approve a call by writing to the file.
         if not equal_digests(seal(self._secret(), "template", entry), str(entry.get("seal"))):
             return None
         return ApprovalTemplate(**{**entry, "roots": tuple(entry["roots"])})
 
-    def _entries(self) -> list[dict[str, Any]]:
+    def _read_entries(self) -> list[dict[str, Any]]:
         with translate_os_error(StorageError, f"{self.path} cannot be read"):
             try:
                 data = read_private(self.path, _MAX_BYTES + 1)
@@ -111,10 +115,10 @@ class TemplateFile:
         entries: Any = None
         if isinstance(value, dict) and value.get("version") == _VERSION:
             entries = value.get("templates")
-        if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+        if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
             raise StorageError(
-                f"{self.path} is damaged: no approval template holds",
-                hint="remove the file, and add them anew",
+                f"{self.path} is damaged: no approval template counts",
+                hint="remove the file, and add the templates again",
             )
         return entries
 

@@ -1,8 +1,8 @@
 """The transcript: records as JSON lines, appended durably, read back exactly.
 
-A run's whole state is its list of records. `Transcript` keeps it in memory; `TranscriptFile` also
-writes each record to a file of its own before anybody acts on it. One line is one record; a line
-that a crash cut off is dropped when the file is opened again, never guessed at.
+The records are the whole state of a run. `Transcript` is their list in memory. `TranscriptFile`
+also writes each record to a file before anybody acts on it. One line is one record. If a crash cut
+off the last line, it is dropped when the file is opened again.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from mlx_tools.transcript import (
 )
 
 MAX_TRANSCRIPT: Final = 256 << 20
-"""Bytes of a transcript: a hundred times the largest of the longest recorded runs."""
+"""The limit of a transcript in bytes: a hundred times the largest transcript of all test runs."""
 
 FORMAT_VERSION: Final = 2
-"""The version that is written. Version 1 is read too: its completions do not name their request."""
+"""The version that is written. Version 1 can be read: its completions do not name their request."""
 
 NAME: Final = "transcript.jsonl"
-"""A transcript's file in the folder of its session."""
+"""The name of the transcript's file in the folder of its session."""
 
 
 class SessionInUse(TranscriptError):
@@ -47,7 +47,7 @@ class SessionInUse(TranscriptError):
     def __init__(self, session: str) -> None:
         super().__init__(
             f"the session {session} is in use by another process",
-            hint="end it there, such as a chat in another window, or wait",
+            hint="end that process, such as a chat in another window, or wait",
         )
 
 
@@ -61,37 +61,37 @@ _ascii: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 @functools.cache
-def _defaults(cls: type[Struct]) -> tuple[tuple[str, str, Any], ...]:
+def _list_fields(cls: type[Struct]) -> tuple[tuple[str, str, Any], ...]:
     """Return a record's fields: name, key in JSON, default (NODEFAULT if it has none)."""
     fields = msgspec.structs.fields(cls)
     return tuple((field.name, field.encode_name, field.default) for field in fields)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, Struct):
         return to_json(value)
-    return [_plain(item) for item in value] if type(value) is tuple else value
+    return [_to_plain(item) for item in value] if type(value) is tuple else value
 
 
 def to_json(record: Struct) -> dict[str, Any]:
-    """Return a record, or a value in one, as a JSON object.
+    """Return a record, or a value within a record, as a JSON object.
 
-    ``type`` comes first in a record, then every field that is not at its default.
+    In a record ``type`` comes first, then every field whose value is not its default.
     """
     tag = record.__struct_config__.tag
     out: dict[str, Any] = {} if tag is None else {"type": tag}
-    for name, key, default in _defaults(type(record)):
+    for name, key, default in _list_fields(type(record)):
         value = getattr(record, name)
-        # The identity check spares a comparison of large mappings with their shared defaults.
+        # The identity check saves a comparison of large mappings with their shared defaults.
         if value is default:
             continue
         if value != default or type(value) is not type(default):
-            out[key] = value if type(value) in _SCALARS else _plain(value)
+            out[key] = value if type(value) in _SCALARS else _to_plain(value)
     return out
 
 
 def from_json(value: Any) -> Record:
-    """Return the record that `to_json` wrote, else raise `TranscriptError`."""
+    """Return the record of a JSON object by `to_json`. Raise `TranscriptError`."""
     kind = value.get("type") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind not in _KINDS:
         raise TranscriptError("a line of the transcript is no record")
@@ -118,7 +118,7 @@ def encode(record: Record) -> str:
 
 
 decode_quickly: Final = msgspec.json.Decoder(Record).decode
-"""Returns the record of a line as `decode` does, but fails with a few lines that have one."""
+"""Returns the record of a line as `decode` does, but fails on lines with half a character."""
 
 
 def decode(line: str | bytes) -> Record:
@@ -126,7 +126,7 @@ def decode(line: str | bytes) -> Record:
     try:
         return decode_quickly(line)  # type: ignore[no-any-return]
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        pass  # it is damaged, or one of the few that only the slower reader takes: half a character
+        pass  # The line is damaged, or has half a character, which only the slower reader accepts.
     try:
         return from_json(json.loads(line if isinstance(line, str) else line.decode()))
     except (ValueError, RecursionError):
@@ -134,17 +134,17 @@ def decode(line: str | bytes) -> Record:
 
 
 def parse(data: bytes) -> tuple[list[Record], int]:
-    """Return the records of a transcript file and how many of its bytes they take.
+    """Return the records of a transcript file, and the number of bytes that they take.
 
-    What follows the last line end was cut off by a crash and is left out.
+    Text after the last line end was cut off by a crash and is left out.
 
     Raises:
-        TranscriptError: a line before that cannot be read; the message names it.
+        TranscriptError: a complete line cannot be read; the message names it.
     """
     end = data.rfind(b"\n") + 1
     records: list[Record] = []
     begin = 0
-    while begin < end:  # no list of all lines: a transcript may take 100 MB
+    while begin < end:  # without a list of all lines: a transcript may be larger than 100 MB
         line_end = data.index(b"\n", begin)
         try:
             records.append(decode(data[begin:line_end]))
@@ -168,9 +168,12 @@ class Transcript(list[Record]):
     """An append-only list of records in memory, in use until it is closed."""
 
     path: Path | None = None
+    """The path of its file, None if it is only in memory."""
     in_use = True
+    """True until it is closed."""
 
     def close(self) -> None:
+        """Close the transcript, so that it can be opened again."""
         self.in_use = False
 
     def __enter__(self) -> Self:
@@ -181,13 +184,13 @@ class Transcript(list[Record]):
 
 
 class TranscriptFile(Transcript):
-    """A transcript that is on disk before anybody acts on it.
+    """A transcript whose records are on disk before anybody acts on them.
 
-    The file is readable by its owner alone and locked while it is open, so that two processes
-    cannot write one session. Records that a power cut must not take back are synced to the disk:
-    that a call which can change things starts, how it ended, what a person decides or is asked. The
-    others are handed to the operating system, which is enough for a killed process; whatever a call
-    only read, it can read again.
+    Only the file's owner can read it. It is locked while it is open, so that two processes cannot
+    write to one session. Some records are synced to the disk, so that a power cut cannot lose them:
+    start and end of a call that can change things, a person's decision, and a question to a person.
+    The other records are only passed to the operating system. They survive if the process is
+    killed; and a call that only read something can read it again.
     """
 
     def __init__(
@@ -202,11 +205,11 @@ class TranscriptFile(Transcript):
         """Open ``path``, and drop a line that a crash cut off.
 
         Args:
-            path: the file.
+            path: the path of the file.
             sync: flushes an open file's data to the disk.
             create: True to create the file if it is missing.
-            max_bytes: the largest file that is opened or written.
-            on_close: called while the file is still locked.
+            max_bytes: the limit of the file's size.
+            on_close: called on closing, while the file is still locked.
 
         Raises:
             TranscriptError: the file is damaged, locked or cannot be written.
@@ -235,9 +238,9 @@ class TranscriptFile(Transcript):
 
     def _load(self, file: int) -> None:
         path = self.path
-        assert path is not None  # it is a file's
+        assert path is not None  # the constructor has set it
         try:
-            # Locked before it is read: what another process is about to append would be missed.
+            # Locked before it is read: otherwise another process could append to it afterwards.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise SessionInUse(path.parent.name) from None
@@ -249,42 +252,43 @@ class TranscriptFile(Transcript):
             self.extend(records)
             self._mutating = {r.call for r in self if _starts_mutating(r)}
             if self._size < len(data):
-                # The next line must begin at a line end; half a line before it would make both
+                # The next record must begin in a new line: joined to half a line it would be
                 # unreadable.
                 os.ftruncate(file, self._size)
 
     def append(self, record: Record) -> None:
-        """Write a record, then add it.
+        """Write a record to the file, then add it to the list.
 
         Raises:
-            StorageError: it cannot be written (a full disk, a transcript that nobody could read
-                again). The file then still ends with a whole line, and the record does not count.
+            StorageError: the record cannot be written: the disk is full, or the transcript would be
+                too large to be read again. The file then still ends with a complete line, and the
+                record does not count.
         """
         if self._file is None:
             raise TranscriptError(f"the transcript {self.path} is closed")
         data = (encode(record) + "\n").encode()
         if self._size + len(data) > self._max_bytes:
             full = StorageError(
-                f"the transcript {self.path} is full: it holds {self._max_bytes >> 20} MB at most",
+                f"the transcript {self.path} is full: the limit is {self._max_bytes >> 20} MB",
                 hint="nothing more was run; ask in a new session",
             )
             full.cure = ""
             raise full
         try:
-            # On disk before it is in the list: nobody acts on a record that a crash could take
-            # back.
+            # Written before it is in the list: nobody may act on a record that a crash could lose.
             write_all(self._file, data)
-            # Not each record: an fsync takes milliseconds, and what was only read can be read
-            # again.
+            # Not for each record: a sync takes milliseconds, and a call that only read something
+            # can read it again.
             if self._must_last(record):
                 self._sync(self._file)
         except OSError as error:
             try:
-                # A full disk may have taken part of the line. It goes, so that the file stays
-                # readable.
+                # On a full disk a part of the line may have been written. It is removed, so that
+                # the file stays readable.
                 os.ftruncate(self._file, self._size)
             except OSError:
-                self.close()  # nothing may follow on a part of a line: whoever opens it drops that
+                # The part of the line stays until the next process opens the file, and drops it.
+                self.close()  # no record may come after half a line
             raise StorageError(
                 f"the transcript {self.path} cannot be written: {error.strerror}",
                 hint="nothing more was run; free some space and start again",
@@ -307,8 +311,8 @@ class TranscriptFile(Transcript):
             file, self._file = self._file, None
             try:
                 if self._on_close is not None and self._is_loaded:
-                    # While it is still locked, so that no other process has added to what is summed
-                    # up.
+                    # While the file is still locked: no other process may append to it before it is
+                    # summarized.
                     self._on_close(self, os.fstat(file))
             finally:
                 os.close(file)
@@ -319,34 +323,33 @@ def _starts_mutating(record: Record) -> TypeGuard[ExecutionRecord]:
 
 
 def write_all(file: int, data: bytes) -> None:
-    """Write all of ``data``: one write may take only a part. Raise OSError."""
+    """Write all of ``data``; ``os.write`` may write only a part. Raise OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]
 
 
 def load(path: Path) -> list[Record]:
-    """Return the records of a transcript file, read-only. Raise `TranscriptError`."""
+    """Read the records of a transcript file, unlocked. Raise `TranscriptError`."""
     with translate_os_error(TranscriptError, f"the transcript {path} cannot be read"):
         return parse(read_regular(path, MAX_TRANSCRIPT))[0]
 
 
 class FileState(NamedTuple):
-    """The state of a transcript's file.
-
-    ``updated`` is when it was written, in nanoseconds since 1970. ``text`` is another one whenever
-    the content is.
-    """
+    """The state of a transcript's file."""
 
     updated: int
+    """The time of the last write, in nanoseconds since 1970."""
     text: str
+    """A text that changes with each change of the content."""
 
 
 NO_FILE: Final = FileState(0, "")
-"""The state of a transcript that is not there."""
+"""The state of a transcript that does not exist."""
 
 
-def file_state(status: os.stat_result) -> FileState:
-    """Return the state of a file: a change of its content changes one of its numbers."""
+def get_file_state(status: os.stat_result) -> FileState:
+    """Return the state of a file."""
+    # A change of the content changes one of these numbers.
     numbers = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     return FileState(status.st_mtime_ns, ":".join(map(str, numbers)))

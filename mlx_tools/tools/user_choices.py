@@ -19,7 +19,7 @@ from msgspec import Struct, ValidationError, convert, to_builtins
 from mlx_tools.errors import ConfigError, UsageError, translate_os_error
 from mlx_tools.messages import replace
 from mlx_tools.paths import data_dir, expand_user, private_dir, read_private, write_whole
-from mlx_tools.store import RootName, private_part
+from mlx_tools.store import RootName, find_private_part
 
 LOCK_SECONDS: Final = 10.0
 """Seconds that a change waits for another program that changes the file."""
@@ -173,6 +173,6 @@ def find_exposure(
         if not root.writable or not (below or top.is_relative_to(record)):
             continue
         parts = record.relative_to(top).parts if below else ()
-        if private_part(parts, top.name, writing=True) is None:
+        if find_private_part(parts, top.name, writing=True) is None:
             return f"{subject}, {record}, lies {'below' if below else 'above'} the root {root.path}"
     return None

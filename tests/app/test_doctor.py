@@ -25,7 +25,7 @@ from mlx_tools.backends import (
 from mlx_tools.messages import replace
 from mlx_tools.plugins.local import LocalBackend
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.store import TranscriptStore, words_digest
+from mlx_tools.store import TranscriptStore, digest_words
 from tests.backends.asking import AT_ONCE
 from tests.backends.loopback import Connection, answers, says, serving
 from tests.prompt.tooled import tooled_format
@@ -220,7 +220,7 @@ def test_only_what_a_format_writes_must_be_tokens_of_the_model(
 
 def test_the_verdict_in_force_is_told_and_what_is_wrong_with_it() -> None:
     styles = {"xml": StyleVerdict("guided", "guided")}
-    digest = words_digest()
+    digest = digest_words()
     kept = Verdict(
         model="m", style="xml", styles=styles, measured_at="2026-01-02T03", prompts=digest
     )  # type: ignore[arg-type]

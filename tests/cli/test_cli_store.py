@@ -263,7 +263,7 @@ def test_a_database_that_others_wrote_to_leads_out_of_no_folder(
         store = PostgresStore(address)
         with postgres.database(address).connection() as db:
             db.execute(rows)
-        with pytest.raises(StorageError, match="which no session does"):
+        with pytest.raises(StorageError, match="which no session has"):
             copy_store(store, TranscriptStore(home / "b" / "sessions"), FORMS)
     assert [path.name for path in (home / "b").rglob("*")] == ["sessions"]
 
@@ -286,7 +286,7 @@ def test_a_line_that_a_crash_cut_off_stays_behind_and_damage_comes_along(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("nowhere", "b"), "holds no sessions"),
+        (("nowhere", "b"), "has no sessions"),
         (("a", "a"), "are the same"),
         (("a/sessions", "b"), "give the one that it is in"),
         (("a", "postgresql://u:s3cret/b@h/n"), "no address"),

@@ -140,7 +140,7 @@ def test_what_is_kept_comes_back_whole_makes_room_and_expires(make: Make) -> Non
     kept = files.undo.keep_old(change, HOSTILE.encode(errors="surrogatepass"))
     again = make().undo(files.session, keep=60)
     assert again.changes()[0].names == ("a",) and not again.is_empty
-    assert again.old_content(kept) == HOSTILE.encode(errors="surrogatepass")
+    assert again.read_old_content(kept) == HOSTILE.encode(errors="surrogatepass")
     assert make(keep=-1).read(files.session).artifacts.get(key) is None
     again.forget(kept)
     assert again.is_empty

@@ -14,7 +14,7 @@ import pytest
 from mlx_tools import builtin_tools
 from mlx_tools.errors import UsageError
 from mlx_tools.plugins.command.run_command import disabled_reason, run_command
-from mlx_tools.store.roots import PathPatterns, Root, RootName, private_part
+from mlx_tools.store.roots import PathPatterns, Root, RootName, find_private_part
 from mlx_tools.tools import Registry, ToolError
 from tests.tables import table
 from tests.tools.file_calls import SECRET, done, preview, refusal, written
@@ -153,7 +153,7 @@ def test_private_names_are_refused_in_any_spelling(files: Registry, path: str) -
     ],
 )
 def test_other_names_are_not(path: str) -> None:
-    assert private_part(path.split("/")) is None
+    assert find_private_part(path.split("/")) is None
 
 
 def test_a_private_folder_that_was_named_is_let_in(folder: Path) -> None:

@@ -16,7 +16,7 @@ from mlx_tools import builtin_tools
 from mlx_tools.controller import call_tool
 from mlx_tools.policy import Policy
 from mlx_tools.store.changes import MAX_NEW_FOLDERS, NameTaken, link_new, open_place, write_file
-from mlx_tools.store.roots import PathAbsent, Root, RootName, private_part
+from mlx_tools.store.roots import PathAbsent, Root, RootName, find_private_part
 from mlx_tools.toolbox.text_files import MAX_TEXT_BYTES
 from mlx_tools.tools import Registry, ToolError
 from mlx_tools.tools.context import CONTEXT, ToolContext
@@ -269,10 +269,10 @@ def test_private_names_are_not_changed_in_any_spelling(
 
 def test_what_decides_what_runs_may_be_read_and_not_changed() -> None:
     for name in (".git/HEAD", ".vscode/tasks.json", "mlx-tools.toml", ".config/app/x", ".vimrc"):
-        assert private_part(name.split("/")) is None
-        assert private_part(name.split("/"), writing=True) is not None
+        assert find_private_part(name.split("/")) is None
+        assert find_private_part(name.split("/"), writing=True) is not None
     for name in (".gitignore", ".github/x.yml", "config", "HEAD", "hooks/x", "git/x", "x.py"):
-        assert private_part(name.split("/"), writing=True) is None
+        assert find_private_part(name.split("/"), writing=True) is None
 
 
 def test_no_folder_is_made_a_repository(files: Registry, folder: Path) -> None:

@@ -31,8 +31,8 @@ from mlx_tools.store import (
     PathRefused,
     Root,
     WrongFileKind,
+    find_private_part,
     fold_name,
-    private_part,
 )
 
 PATH: Final = "path"
@@ -497,7 +497,7 @@ def _check_revision(roots: Sequence[Root], text: str) -> str:
         parts = [part for part in path.split("/") if part not in ("", ".")]
         if ".." in parts:
             raise PathRefused("the path goes up (..); paths go down from the folder")
-        private = private_part(parts, Path(roots[0].path).name)
+        private = find_private_part(parts, Path(roots[0].path).name)
         if private is not None:
             raise PathRefused(f"{private} is private: files of this name hold secrets")
     return text
@@ -541,7 +541,7 @@ def expand(root: Root, pattern: Sequence[str]) -> list[tuple[str, ...]]:
         for name, is_folder in entries:
             fitting = (place for place in places if _fits(name, steps[place]))
             next_places = {place + (steps[place] != _ANY_DEPTH) for place in fitting}
-            if not next_places or private_part((*folder, name), root.path.name) is not None:
+            if not next_places or find_private_part((*folder, name), root.path.name) is not None:
                 continue
             if len(steps) in next_places:
                 matches.append((*folder, name))
@@ -671,4 +671,4 @@ def _find_last_private(names: tuple[str, ...]) -> str:
 
 @functools.lru_cache(maxsize=100_000)
 def _is_private(name: str, parent: str) -> bool:
-    return private_part((name,), parent) is not None
+    return find_private_part((name,), parent) is not None

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from mlx_tools.store import private_part
+from mlx_tools.store import find_private_part
 
 if TYPE_CHECKING:
     from mlx_tools.plugins.command.sandbox_view import SandboxView
@@ -100,7 +100,7 @@ def _hide_rules(view: SandboxView) -> list[str]:
         lines.append(f"(deny file-write* {_to_filters('subpath', [path])} {by_name})")
     for path in private:
         # with the folder's name if that makes it private: ``config`` is only so in ``.git``
-        alone = private_part((PurePosixPath(path).name,)) is not None
+        alone = find_private_part((PurePosixPath(path).name,)) is not None
         by_name = _filter_by_name(roots, path, parts=1 if alone else 2)
         lines.append(f"(deny file-read* file-write* {_to_filters('subpath', [path])} {by_name})")
     holding = {

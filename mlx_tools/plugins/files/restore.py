@@ -149,7 +149,7 @@ class Undo:
         """Undo one step that is due, and return its new status. Its copy is then deleted."""
         store, change = self._stores[step.session], step.change
         try:
-            old = store.old_content(change.key)
+            old = store.read_old_content(change.key)
             if change.old_state != ABSENT and digest_content(old) != change.old_state:
                 raise WrongFileKind("its stored old content is gone or damaged")
             with _open_place(change) as place:

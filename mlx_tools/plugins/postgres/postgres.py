@@ -33,7 +33,7 @@ from mlx_tools.store import (
     Rows,
     Statements,
     Tables,
-    storable,
+    to_storable,
 )
 
 if TYPE_CHECKING:
@@ -391,7 +391,7 @@ class _Transaction:
         self.connection = connection
 
     def execute(self, statement: str, values: Sequence[object] = (), /) -> Rows:
-        known = [storable(value) for value in values]
+        known = [to_storable(value) for value in values]
         cursor = self.connection.cursor(row_factory=_named_rows)
         # not prepared: the same words mean other tables in the schema of another format
         return cursor.execute(statement.replace("?", "%s"), known, prepare=False)

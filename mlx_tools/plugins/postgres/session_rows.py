@@ -39,7 +39,7 @@ from mlx_tools.store import (
     check_part,
     encode,
     is_session_id,
-    new_session_id,
+    make_session_id,
     parse,
 )
 from mlx_tools.transcript import Record
@@ -88,7 +88,7 @@ class PostgresStore(SessionStore):
         return bytes(row[0]) if row else None
 
     def create(self) -> SessionFiles:
-        session = new_session_id()
+        session = make_session_id()
         with self._database.connection() as db:
             db.execute("DELETE FROM kept WHERE at < %s", (_now(db) - self.keep,))
             db.execute("INSERT INTO sessions (id) VALUES (%s)", (session,))
