@@ -1,10 +1,10 @@
-"""Bound tools: specifications of tools elsewhere, as a person agreed to them.
+"""Bound tools: specifications of remote tools, as a person agreed to them.
 
-Such a tool is an MCP server's tool, or an operation of an HTTP interface.
+A remote tool is a tool of an MCP server, or an operation of an HTTP interface.
 
-A source is kept in one private file. It has the place, the version, and the tools with their
-descriptions, schemas and effects as they were agreed to. So a run knows its tools without asking
-the source. A later change of a description changes nothing until a person agrees again.
+Each source is stored in one private file. The file has the location, the version, and the tools
+with their descriptions, schemas and effects, as a person agreed to them. So a run knows its tools
+without asking the source. A later change at the source has no effect until a person agrees again.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ SourceKind = Literal["mcp", "openapi"]
 
 SOURCE_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]|_(?!_)){0,30}", re.ASCII)
 MAX_SOURCE_BYTES: Final = 64_000_000
-"""Bytes of the largest file. A choice: 1,000 tools of 64 kB each."""
+"""The limit of a file in bytes. A choice: 1,000 tools of 64 kB each."""
 SEPARATOR: Final = "__"
-"""Stands between a source's name and its tool's name, so no source has it in its name."""
+"""Separates the source's name and its tool's name; no source's name contains it."""
 
 _SHOW_COMMANDS: Final[Mapping[SourceKind, str]] = {"mcp": "mcp test", "openapi": "tools bind"}
-"""The command that shows what a source now describes differently."""
+"""The command that shows the changes of a source, by kind."""
 
 MakeTool = Callable[["BoundSource", "BoundTool"], Tool]
 """Makes the tool that calls a bound tool. Raises ToolDefinitionError."""
@@ -45,7 +45,7 @@ _HINT: Final = "look at it, or remove it and add the source again"
 
 
 def is_local(host: str | None) -> bool:
-    """Return whether a host in an address is this machine."""
+    """Return True if a host in an address is this machine."""
     try:
         return host == "localhost" or ip_address(host or "").is_loopback
     except ValueError:
@@ -53,16 +53,16 @@ def is_local(host: str | None) -> bool:
 
 
 class BoundTool(Struct, frozen=True):
-    """A tool as it is elsewhere."""
+    """A remote tool, as its source describes it."""
 
     name: str
-    """Its name there."""
+    """The name at its source."""
     description: str = ""
     parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object"})
     effects: tuple[Effect, ...] = tuple(sorted(ALL_EFFECTS))
     """The effects that were agreed to."""
     location: Mapping[str, Any] = field(name="at", default_factory=dict)
-    """The data by which a call reaches it, such as method and path."""
+    """The data that a call needs to reach the tool, such as method and path."""
 
     @classmethod
     def from_description(
@@ -73,14 +73,14 @@ class BoundTool(Struct, frozen=True):
         schema: Mapping[str, Any],
         **fields: Any,
     ) -> BoundTool:
-        """Make a tool from its description elsewhere.
+        """Make a tool from its source's description.
 
         Args:
-            name: its name there.
-            texts: its descriptions; each is used once.
-            max_chars: characters of the description that are kept.
-            schema: the schema of its arguments.
-            fields: further fields.
+            name: the name at its source.
+            texts: the tool's descriptions; equal ones are used once.
+            max_chars: the description is cut to this length.
+            schema: the schema of the arguments.
+            fields: further fields of `BoundTool`.
 
         Raises:
             ToolDefinitionError: the schema cannot be used.
@@ -92,9 +92,9 @@ class BoundTool(Struct, frozen=True):
 
     @property
     def pin(self) -> str:
-        """The SHA-256 of its description elsewhere, 64 hexadecimal digits.
+        """The SHA-256 of its source's description, 64 hexadecimal digits.
 
-        Effects are no part of it: they are declared here.
+        Effects are not part of it: the user declares them.
         """
         described = (self.name, self.description, self.parameters, self.location)
         text = json.dumps(described, sort_keys=True, separators=(",", ":"))
@@ -107,16 +107,16 @@ class BoundSource(Struct, frozen=True, kw_only=True):
     name: str
     kind: SourceKind
     location: Mapping[str, Any] = field(name="at")
-    """The data by which the source is reached."""
+    """The data that are needed to reach the source."""
     version: str = ""
-    """The version that it gives itself."""
+    """The version that the source reports."""
     digest: str = ""
-    """The digest of the document that describes it, if there is one."""
+    """The digest of the document that describes the source, empty if there is none."""
     tools: tuple[BoundTool, ...] = ()
-    """The tools that were agreed to."""
+    """The tools that a person agreed to."""
     changed_tools: tuple[BoundTool, ...] = field(name="said", default=())
-    """Tools that it has described differently since, or has beyond those agreed to. They are off
-    until a person agrees."""
+    """Tools that the source has changed or added since then. They are disabled until a person
+    agrees to them."""
 
     def __post_init__(self) -> None:
         if not SOURCE_NAME.fullmatch(self.name):
@@ -127,14 +127,14 @@ class BoundSource(Struct, frozen=True, kw_only=True):
 
     @property
     def plugin(self) -> str:
-        """The plugin name by which a policy means all of its tools."""
+        """The plugin name of all its tools, for policies."""
         return f"{self.kind}:{self.name}"
 
     def tool_name(self, name: str) -> str:
-        """Return the name here of a tool there.
+        """Return the registered name of a tool, by its name at the source.
 
-        It begins with the source's name, so it can take no other tool's place. Characters that no
-        name may have here become ``_``. A long name is cut, with a digest for the rest.
+        It begins with the source's name, so that it cannot be another tool's name. Characters that
+        a tool's name cannot have become ``_``. A long name is cut, and a digest is added.
         """
         text = f"{self.name}{SEPARATOR}{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}"
         if not TOOL_NAME.fullmatch(text):
@@ -142,7 +142,7 @@ class BoundSource(Struct, frozen=True, kw_only=True):
         return text
 
     def key(self, tool: BoundTool) -> str:
-        """Return the key of a tool that cannot be used: its plugin and name."""
+        """Return the key under which a refused tool is listed: its plugin and name."""
         return f"{PLUGIN}{self.plugin}/{self.tool_name(tool.name)}"
 
     def tool(
@@ -151,15 +151,15 @@ class BoundSource(Struct, frozen=True, kw_only=True):
         run: Run,
         preview: Callable[[Mapping[str, Any]], Preview | None] | None = None,
     ) -> Tool:
-        """Make one of its tools, disabled if it differs from what was agreed to.
+        """Make the tool of a bound tool, disabled if its source has changed it.
 
         Args:
             tool: the bound tool.
-            run: calls it.
-            preview: returns what a call would change.
+            run: calls the remote tool.
+            preview: returns the change that a call would make.
 
         Raises:
-            ToolDefinitionError: it cannot be a tool here.
+            ToolDefinitionError: its declaration cannot be used.
         """
         off = (
             self.disabled_reason
@@ -179,13 +179,13 @@ class BoundSource(Struct, frozen=True, kw_only=True):
 
     @property
     def disabled_reason(self) -> str:
-        """The reason why a tool is off that the source now describes differently."""
+        """The reason why a tool that the source has changed is disabled."""
         command = f"mlx-tools {_SHOW_COMMANDS[self.kind]} {self.name}"
         return f"it is not what was agreed to ({command} shows the difference)"
 
     @property
     def new(self) -> list[BoundTool]:
-        """The tools that the source has beyond those that were agreed to."""
+        """The tools that the source has added since a person agreed."""
         agreed_names = {tool.name for tool in self.tools}
         return [tool for tool in self.changed_tools if tool.name not in agreed_names]
 
@@ -219,8 +219,8 @@ class BoundSources:
         """Return the source of this name.
 
         Raises:
-            UsageError: there is none.
-            ConfigError: the file is damaged, so it is not known what was agreed to.
+            UsageError: there is no such source.
+            ConfigError: the file is damaged, so nobody knows what the user agreed to.
         """
         path = self._path(name)
         with translate_os_error(ConfigError, f"{path} cannot be read", _HINT):
@@ -235,10 +235,10 @@ class BoundSources:
             raise ConfigError(f"{path} is damaged", hint=_HINT) from None
 
     def save(self, source: BoundSource) -> None:
-        """Write a source, in place of the one of its name.
+        """Write a source; it replaces the source of the same name.
 
         Raises:
-            ConfigError: it cannot be written. The old file is then still there.
+            ConfigError: the file cannot be written. The old file then stays unchanged.
         """
         text = json.dumps(to_builtins(source), indent=1)
         path = self._path(source.name)
@@ -251,7 +251,7 @@ class BoundSources:
         """Delete a source.
 
         Raises:
-            UsageError: there is none of this name.
+            UsageError: there is no source of this name.
         """
         with translate_os_error(ConfigError, str(self._path(name))):
             try:

@@ -1,4 +1,4 @@
-"""The context of a call, which a running tool can ask for, and progress reports."""
+"""The context of a call, which the running tool can use, and progress reports."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ OnProgress = Callable[[Progress], None]
 
 
 class ToolError(Exception):
-    """Raise it in a tool to say in plain words what went wrong; the model reads it.
+    """An error that a tool raises, with a message for the model.
 
-    Any other exception works too; its type is shown before its text.
+    Any other exception works too; then the model also reads its type.
 
     Args:
-        message: what went wrong, then what to do.
+        message: the problem, then the solution.
         code: the code of the error.
-        passing: the same call might succeed a moment later.
+        passing: True if the same call may succeed a moment later.
         max_chars: the message is cut to this length, at most 4,000.
     """
 
@@ -73,7 +73,7 @@ class ToolError(Exception):
 
 
 class Artifacts(Protocol):
-    """The outputs that one session has kept."""
+    """The stored outputs of one session."""
 
     def get(self, key: str, /) -> str | None:
         """Return the text of an artifact by its id, or None."""
@@ -85,14 +85,15 @@ Ask = Callable[["ToolContext", str, Sequence[str] | None], Awaitable[str]]
 
 
 KnownFile = Callable[[str], FileView | None]
-"""Returns what the model knows about a file, by the file's identity; None if nothing."""
+"""Returns the model's view of a file, by the file's identity; None if it knows nothing of it."""
 
 
 Confirm = Callable[
     ["ToolContext", str, Mapping[str, Any], str], Awaitable[Mapping[str, Any] | None]
 ]
-"""Asks a person on behalf of a call. Takes the action, its details, and the reason. Returns the
-details as the person agreed to them, None without agreement."""
+"""Asks a person on behalf of a call. Takes the action, its details, and the reason.
+
+Returns the details that the person agreed to, None if the person did not agree."""
 
 
 class RunTools(Protocol):
@@ -118,21 +119,21 @@ class ToolContext:
     timeout: float | None = None
     """Seconds that the call had when it started, None without a limit."""
     policy: Policy = field(default_factory=Policy)
-    """The policy that let the call run. A tool that shows or does more on behalf of its caller must
-    keep to it. The default allows nothing."""
+    """The policy that allowed the call. A tool that shows or does more on behalf of its caller must
+    follow it. The default allows nothing."""
     tools: RunTools | None = None
     """The tools of the run that makes the call, None outside of a run."""
     expected: str | None = None
-    """The `Preview.state` that the call was approved on, None if it had no preview. A tool that
-    finds another state must change nothing."""
+    """The `Preview.state` that was approved, None if there was no preview. If the tool finds
+    another state, it must change nothing."""
     artifacts: Artifacts | None = None
     """The artifacts of the session, None outside of a session."""
     undo: UndoStore | None = None
-    """The store in which built-in tools keep what they replace, None to keep nothing."""
+    """The store for old contents of files that built-in tools replace, None to store nothing."""
     session: str = ""
     """The id of the session, empty outside of a session."""
     known_file: KnownFile | None = None
-    """Returns what the model knows about a file from earlier calls."""
+    """Returns the model's view of a file by earlier calls."""
     shown_chars: int | None = None
     """Characters of the output that the model will see, None for all."""
     report: OnProgress | None = None
@@ -144,25 +145,24 @@ class ToolContext:
     loop: asyncio.AbstractEventLoop | None = None
     """The event loop of the call."""
     cancelled: bool = field(default=False, init=False)
-    """True if nobody waits for the result any more. A tool that runs long should look now and then:
-    a function in a thread cannot be stopped from outside."""
+    """True if nobody waits for the result any more. A tool that runs long should check it now and
+    then, because a function in a thread cannot be stopped from outside."""
     asking: futures.Future[str] | None = field(default=None, init=False)
-    """The question that a function in a thread has asked the model, while it waits for the answer.
-    """
+    """The question to the model that a function in a thread waits for, None if there is none."""
     files: list[FileView] = field(default_factory=list, init=False)
-    """The parts of files that the model knows by this call; filled by the tool."""
+    """The parts of files that the model knows after this call. The tool adds them."""
     _waited: float = field(default=0.0, init=False)
     _waiting: float | None = field(default=None, init=False)
 
     async def ask(self, question: str, tools: Sequence[str] | None = None) -> str:
-        """Ask the model that called this tool, in a run of its own with tools.
+        """Ask the model that called this tool, in a nested run with tools.
 
-        The run takes its completions out of the caller's budget.
+        The nested run's completions count against the caller's limit.
 
         Args:
             question: the question.
-            tools: the tools that the run may call, None for all that the caller may. No tool beyond
-                those is ever allowed.
+            tools: the tools that the nested run may call, None for all tools of the caller. No
+                other tools are ever allowed.
 
         Raises:
             ToolError: there is no model to ask, no budget left, or no answer.
@@ -176,10 +176,10 @@ class ToolContext:
     async def confirm(
         self, action: str, details: Mapping[str, Any], reason: str
     ) -> Mapping[str, Any] | None:
-        """Ask a person to agree to something beyond the call itself.
+        """Ask a person to agree to an action that goes beyond the call itself.
 
-        Return the ``details`` as the person agreed to or changed them; None if nobody is there, or
-        the person says no. No consent for the session covers it.
+        Return the ``details``, as the person changed them or not; None if nobody can be asked, or
+        the person refuses. An approval for the session never covers such an action.
         """
         if self.confirms is None or self.cancelled:
             return None
@@ -187,13 +187,13 @@ class ToolContext:
             return await self.confirms(self, action, details, reason)
 
     def ask_blocking(self, question: str, tools: Sequence[str] | None = None) -> str:
-        """Do the same as `ask`, for a tool that is not asynchronous."""
+        """Do the same as `ask`, for a synchronous tool."""
         if self.asks is None or self.loop is None:
             raise ToolError(_NO_MODEL)
         self.asking = asyncio.run_coroutine_threadsafe(self.ask(question, tools), self.loop)
         # `cancelled` is set before `asking` is cancelled. So either this line sees the flag, or the
         # executor sees the future.
-        if self.cancelled:  # meanwhile
+        if self.cancelled:  # since the question was begun
             self.asking.cancel()
         try:
             return self.asking.result()
@@ -204,7 +204,7 @@ class ToolContext:
 
     @contextlib.contextmanager
     def person_waits(self) -> Iterator[None]:
-        """Stop the clock of the call while a person is asked on its behalf."""
+        """Stop the clock of the call while the block waits for a person."""
         self._waiting = asyncio.get_running_loop().time()
         try:
             yield
@@ -214,7 +214,7 @@ class ToolContext:
 
     @property
     def waited(self) -> float:
-        """Seconds that a person was waited for so far."""
+        """The seconds that the call has waited for a person so far."""
         if self._waiting is None:
             return self._waited
         return self._waited + asyncio.get_running_loop().time() - self._waiting
@@ -222,16 +222,16 @@ class ToolContext:
     def progress(self, message: str = "", fraction: float | None = None) -> None:
         """Report the progress of the call, from any thread and as often as needed.
 
-        If reports come too fast for a reader, only some are passed on, and always the last.
+        If reports come too fast for a reader, only some are passed on. The last one always is.
 
         Args:
             message: a few words, cut at 200 characters.
-            fraction: the share that is done, held between 0 and 1. NaN is left out.
+            fraction: the share that is done, limited to 0 to 1. NaN counts as unknown.
         """
         if self.report is None or self.cancelled:
             return
         share = None if fraction is None else min(max(float(fraction), 0.0), 1.0)
-        is_known = share is not None and not isnan(share)  # what JSON does not have says nothing
+        is_known = share is not None and not isnan(share)  # JSON has no NaN
         self.report(Progress(str(message)[:MAX_PROGRESS_CHARS], share if is_known else None))
 
 
@@ -244,21 +244,20 @@ def current_context() -> ToolContext:
     return CONTEXT.get() or ToolContext()
 
 
-# --- reports on their way to a listener -----------------------------------------------------------
+# --- limiting the rate of reports -----------------------------------------------------------------
 
 BURST: Final = 20
-"""Reports that are passed on however fast they come: a short call shows all of its steps."""
+"""Reports that are passed on at any rate, so that a short call shows all of its steps."""
 
 REPORT_INTERVAL: Final = 0.05
-"""Seconds between two later reports: 20 a second is as fast as people read and screens draw."""
+"""Seconds between two later reports: nobody reads more than 20 a second."""
 
 
 class Reports:
-    """Passes the reports of one call to a listener, no faster than people read.
+    """Passes the reports of one call to a listener, at a limited rate.
 
-    A tool may report from any thread, as often as it likes. The first `BURST` reports are passed on
-    at once, then twenty a second, and the last one in any case. So the number of reports in an
-    event or on a screen does not grow with how busy a tool is.
+    A tool may report from any thread, at any rate. The first `BURST` reports are passed on at once,
+    then 20 a second, and always the last one. So a busy tool does not flood its listeners.
 
     Create it in the event loop; the listener is called there.
 
@@ -322,6 +321,6 @@ class Reports:
             progress = self._due.popleft()
             try:
                 self._listener(progress)
-            except Exception as error:  # a listener's fault costs no call its result
+            except Exception as error:  # a listener's error must not make the call fail
                 error_context = {"message": "a listener to progress failed", "exception": error}
                 self._loop.call_exception_handler(error_context)

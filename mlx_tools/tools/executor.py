@@ -1,7 +1,7 @@
-"""Run one tool call within its time, and return an observation of any outcome.
+"""Execution of one tool call within its time. Any outcome becomes a result.
 
-It needs asyncio's event loop. A tool that swallows its cancellation can be left behind in the loop,
-so that the call ends in time anyway.
+It needs asyncio's event loop. If a tool ignores its cancellation, the call ends in time anyway, and
+the tool is left running in the loop.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from mlx_tools.transcript import FileView, Sources, read_tool_sources, render_so
 
 _log = logging.getLogger(__name__)
 MAX_OUTPUT_CHARS: Final = 10_000_000
-"""Characters of the largest output that is accepted: an error is better than a process that keeps
-hundreds of megabytes, in memory, in the transcript and in the artifact."""
+"""The limit of an output in characters. An output of hundreds of megabytes would be in memory, in
+the transcript and in the artifact; an error is better."""
 
 _MAX_ERROR_TEXT: Final = 100_000
-"""Characters of an exception's text that are redacted and cut: redaction takes time linear in it,
-and a model sees at most 4,000."""
+"""Characters of an exception's text that are redacted; the rest is dropped before.
+
+The time of redaction grows with the text, and a model sees at most 4,000 characters."""
 
 _GRACE: Final = 1.0
-"""Seconds that an asynchronous tool has to clean up after it was cancelled. Nobody waits for it."""
+"""Seconds that a cancelled asynchronous tool has to clean up. Nobody waits for it."""
 
 _TIMER_INTERVAL: Final = 0.05
-"""Seconds between two looks at whether a person is still waited for; the time limit is this exact.
-"""
+"""Seconds between two checks of the time limit while a person is asked."""
 
 
 class ToolResult(Struct, frozen=True):
@@ -60,15 +60,15 @@ class ToolResult(Struct, frozen=True):
     error: ErrorInfo | None
     """The error; None if the call succeeded."""
     duration_ms: int
-    """The time that the call took."""
+    """The duration of the call."""
     output_size_chars: int
-    """Characters that the tool returned, also if they were too many to keep."""
+    """The characters of the output, also if it was too large."""
     cached: bool = False
-    """True if an earlier call was answered with this, and nothing ran."""
+    """True if this is the result of an earlier call, and no tool ran."""
     sources: Sources | None = None
-    """The sources that the tool returned, if it did."""
+    """The sources that the tool returned, None if it returned none."""
     files: tuple[FileView, ...] = ()
-    """The parts of files that the model knows by this output."""
+    """The parts of files that the model knows after this output."""
 
 
 async def execute(
@@ -81,24 +81,25 @@ async def execute(
 ) -> ToolResult:
     """Call a tool with arguments that were validated and allowed.
 
-    A function in a thread cannot be stopped and is left running. An asynchronous tool is cancelled,
-    and left behind if it swallows that. Either way the call ends in time, with ``timeout``. Time in
-    which a person is asked on behalf of the call does not count.
+    A call that takes too long ends with ``timeout``. A function in a thread cannot be stopped, and
+    is left running. An asynchronous tool is cancelled; if it ignores that, it is left running, too.
+    The time in which a person is asked on behalf of the call does not count.
 
-    Every exception of the tool becomes a ``tool_error``, ``sys.exit()`` too. Arguments that its
-    types refuse are ``invalid_arguments``. An output of more than `MAX_OUTPUT_CHARS` is
-    ``payload_too_large``.
+    Every exception of the tool becomes a ``tool_error``, also the one of ``sys.exit()``. Arguments
+    that do not fit the function's types are ``invalid_arguments``. An output of more than
+    `MAX_OUTPUT_CHARS` is ``payload_too_large``.
 
-    A failed call is made once more, within the same time, if the tool declares so and the call can
-    change nothing. Timeouts, refused arguments and a `ToolError` without ``passing`` are final.
+    A failed call is made once more, within the same time, if the tool declares so and the call
+    cannot change anything. It is not repeated after a timeout, after refused arguments, or after a
+    `ToolError` without ``passing``.
 
     Args:
         tool: the tool to call.
         arguments: the validated arguments.
-        context: what the tool may know about the call. It is completed here; a second try gets a
-            copy. Its ``report`` is called in the event loop, before this returns (`Reports`).
-        timeout: seconds for the call; a shorter time that the tool declares applies instead.
-        clean: applied to the text of an error before it is cut.
+        context: the context for the tool. It is completed here; a second try gets a copy. Its
+            ``report`` is called in the event loop, before this returns (`Reports`).
+        timeout: seconds for the call; a shorter time that the tool declares is used instead.
+        clean: redacts the text of an error, before it is cut.
 
     Raises:
         CancelledError: the caller was cancelled.
@@ -119,7 +120,7 @@ async def execute(
             outcome = await _attempt(tool, _copy_value(arguments), context)
             error = outcome[1] if outcome is not None else None
             final = (InvalidArguments, ResultError, TooManyThreads)
-            # A timeout is no exception here, so it ends the loop too: there is no time left for a
+            # A timeout is not an exception here, so it ends the loop, too: no time is left for a
             # second try.
             if not isinstance(error, Exception) or isinstance(error, final):
                 break
@@ -143,14 +144,11 @@ async def execute(
 async def _attempt(
     tool: ToolLike, arguments: Mapping[str, Any], context: ToolContext
 ) -> Outcome | None:
-    """Make one call. Return its outcome, or None if its time is over.
-
-    The value of the outcome is text or sources.
-    """
+    """Make one call. Return its outcome, text or sources; None if its time is over."""
     loop = asyncio.get_running_loop()
     running: Coroutine[Any, Any, None] | None = None
-    # A task and a thread's job copy the current context when they are created. So the variable is
-    # set only around their creation, and never seen by other tasks.
+    # A task and a thread's job copy the current context when they are created. So the variable has
+    # to be set only during their creation, and other tasks never see it.
     token = CONTEXT.set(context)
     try:
         blocking = find_member(tool, "blocking")
@@ -169,7 +167,7 @@ async def _attempt(
 
     def expire() -> None:
         nonlocal timer
-        # The timer looks again and again, since `waited` grows while a person thinks.
+        # Checked again and again, because `waited` grows while a person is asked.
         seconds_left = end + context.waited - loop.time()
         if seconds_left <= 0:
             settle(outcome, None)
@@ -178,19 +176,19 @@ async def _attempt(
 
     try:
         if outcome.done():
-            await asyncio.sleep(0)  # whatever else waits for the loop has its turn all the same
+            await asyncio.sleep(0)  # so that other tasks of the loop have their turn
         else:
             timer = loop.call_at(end, expire)
         result = await outcome
-    except asyncio.CancelledError:  # the caller's own
+    except asyncio.CancelledError:  # the caller was cancelled
         result = None
         raise
     finally:
         if timer is not None:
             timer.cancel()
-        # Set before the abandoned call is told: a function in a thread looks at it.
+        # Set first: a function in a thread checks this flag.
         context.cancelled = True
-        if context.asking is not None:  # nobody waits for that either
+        if context.asking is not None:  # nobody waits for the model's answer, either
             context.asking.cancel()
         if result is None and running is not None:
             _abandon(task, running)
@@ -200,16 +198,13 @@ async def _attempt(
 async def _run_guarded(
     tool: ToolLike, arguments: Mapping[str, Any], outcome: asyncio.Future[Outcome | None]
 ) -> None:
-    """Run an asynchronous call that settles ``outcome``.
-
-    The loop sees none of its exceptions.
-    """
+    """Run an asynchronous call, and settle ``outcome`` with its result or exception."""
     try:
         settle(outcome, (to_result(await tool.call(arguments)), None))
-    except asyncio.CancelledError:  # the tool's own doing, or nobody waits any more
+    except asyncio.CancelledError:  # the tool cancelled itself, or nobody waits any more
         settle(outcome, (None, ToolError("the tool was cancelled")))
         raise
-    except (KeyboardInterrupt, GeneratorExit) as error:  # the latter, too, where it was closed
+    except (KeyboardInterrupt, GeneratorExit) as error:  # GeneratorExit: `_abandon` closed it
         settle(outcome, (None, error))
         raise
     except BaseException as error:
@@ -217,25 +212,27 @@ async def _run_guarded(
 
 
 async def _drain(running: Coroutine[Any, Any, None]) -> None:
-    """Await a call, so that its task ends quietly if `_abandon` closed it."""
+    """Await a call, without the error that is raised after `_abandon` has closed it."""
     with contextlib.suppress(RuntimeError):
         await running
 
 
 _abandoned_calls: set[asyncio.Future[Any]] = set()
-"""Cancelled tasks that have not ended. The loop holds tasks only weakly, so without this they could
-be collected in the middle of their cleaning up."""
+"""Cancelled tasks that have not ended.
+
+The loop has only weak references to tasks. Without these ones, a task could be deleted while it
+cleans up."""
 
 
 def _abandon(task: asyncio.Task[Any], running: Coroutine[Any, Any, Any]) -> None:
-    """Cancel a task that nobody waits for, and keep it from holding the loop open."""
+    """Cancel a task that nobody waits for; after `_GRACE` end it by force."""
     task.cancel()
     _abandoned_calls.add(task)
 
-    def end() -> None:  # it swallowed its cancellation: what it waits for is closed
+    def end() -> None:  # the tool has ignored its cancellation: close its coroutine
         try:
             running.close()
-        except Exception as error:  # a tool's own code, in its clean-up
+        except Exception as error:  # raised by the tool while it cleans up
             _log.debug("a cancelled call ended with %s", type(error).__name__)
         task.cancel()
 
@@ -244,7 +241,7 @@ def _abandon(task: asyncio.Task[Any], running: Coroutine[Any, Any, Any]) -> None
     def forget(task: asyncio.Future[Any]) -> None:
         timer.cancel()
         _abandoned_calls.discard(task)
-        running.close()  # where it was cancelled before it began
+        running.close()  # needed if it was cancelled before it began
 
     task.add_done_callback(forget)
 
@@ -279,10 +276,10 @@ def _failed_result(code: ErrorCode, message: str, duration_ms: int, size: int = 
 
 
 def _describe_error(error: BaseException, clean: Callable[[str], str]) -> tuple[ErrorCode, str]:
-    """Return the code and the message of an exception: type and text, no traceback."""
+    """Return the code and the message (type and text) of an exception."""
     try:
         text = clean(str(error)[:_MAX_ERROR_TEXT]).strip()
-    except Exception as failure:  # a tool's own exception, whose text cannot be made
+    except Exception as failure:  # the tool's exception has no text
         _log.info("%s has no text: %s", type(error).__name__, type(failure).__name__)
         text = ""
     match error:
@@ -303,35 +300,34 @@ def _cut_text(text: str, max_chars: int = MAX_ERROR_CHARS) -> str:
     return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
 
 
-# --- calls that only read, made again -------------------------------------------------------------
+# --- cached results of calls that only read -------------------------------------------------------
 #
-# Nothing is kept across a call that can change things: whatever begins to change anything empties
-# the cache, and while that goes on nothing is kept or found. A call that changes things and did not
-# end in time may still be at it, so after it nothing is kept any more.
+# A call that can change things clears the cache when it begins. While it runs, no result is stored
+# or used. If it does not end in time it may still be running, so nothing is cached after it.
 
 CacheScope = Literal["off", "run", "session"]
 
 MAX_CACHED_CALLS: Final = 200
-"""Results that are kept. A choice: a session makes few hundred calls that read."""
+"""The limit of cached results. A choice: a session makes a few hundred calls that read."""
 MAX_CACHED_CHARS: Final = 5_000_000
-"""Characters of all results that are kept. One result may take a quarter, so that it does not drive
-out all others."""
+"""The limit of all cached results in characters. One result may take a quarter of it, so that it
+does not remove all others."""
 
 
 class ReadCallCache:
-    """The cached results of one session and of the runs within its calls.
+    """The cached results of one session and of its nested runs.
 
     Args:
-        scope: how long results are kept: for one question (``run``), for the whole session, or not
-            at all (``off``).
+        scope: the time for which results are cached: one question (``run``), the whole session, or
+            none (``off``).
     """
 
     def __init__(self, scope: CacheScope = "off") -> None:
         self._scope = scope
         self._results: OrderedDict[bytes, ToolResult] = OrderedDict()
         self._chars = 0
-        self._changing = 0  # calls that go on and may change something
-        self._changes = 0  # how often something began to change
+        self._changing = 0  # running calls that can change things
+        self._changes = 0  # all calls so far that can change things
 
     def begin(self) -> None:
         """Begin a new question."""
@@ -348,15 +344,15 @@ class ReadCallCache:
         of_session: bool = False,
         **options: Any,
     ) -> ToolResult:
-        """Return the result of a call: a cached one, or that of `mlx_tools.tools.execute`.
+        """Return the cached result of a call, or the result of `mlx_tools.tools.execute`.
 
-        A call that was approved on a state is always made. With ``of_session`` the tool's answers
-        are true for the session of the call only, so runs within it get answers of their own.
+        A call that was approved with a certain state is always made. With ``of_session`` the result
+        counts only for the session of the call, not for its nested runs.
         """
         spec, key, ask = tool.spec, b"", context.asks
         mutates = spec.mutates(arguments)
         if self._scope != "off" and spec.cache and not mutates:
-            # one text for the same call; 1 and 1.0 are two calls: a tool may tell them apart
+            # The same call has the same key. 1 and 1.0 are different: a tool may distinguish them.
             key = json_bytes([spec.name, arguments, context.session if of_session else ""])
             result_before = None
             if context.expected is None and not self._changing:
@@ -364,8 +360,8 @@ class ReadCallCache:
             if result_before is not None:
                 self._results.move_to_end(key)
                 return replace(result_before, duration_ms=0, cached=True)
-        # A call that changes things counts in `_changing` until it has ended for certain. A timeout
-        # is uncertain, so the count stays up and nothing is cached any more.
+        # A call that can change things counts in `_changing` until it has certainly ended. After a
+        # timeout that is uncertain: the count is not reduced, and nothing is cached any more.
         changing = has_ended = asked_model = False
 
         def change() -> None:
@@ -378,14 +374,15 @@ class ReadCallCache:
                 self._chars = 0
 
         async def ask_model(inner: ToolContext, question: str, tools: Sequence[str] | None) -> str:
-            nonlocal asked_model  # the calls of that run come here themselves
+            # The nested run's own calls use this cache. This call's result is not cached.
+            nonlocal asked_model
             asked_model = True
             assert ask is not None
             return await ask(inner, question, tools)
 
         if mutates:
             change()
-        # If this number has grown at the end, something began to change while the call was reading.
+        # If this number has grown at the end, another call may have changed things meanwhile.
         count = self._changes
         try:
             context.asks = None if ask is None else ask_model
@@ -407,14 +404,14 @@ class ReadCallCache:
 
 
 class NestedReadCallCache(ReadCallCache):
-    """The cache of the session that a nested run belongs to; no question begins there."""
+    """The cache of a nested run: that of the session that the run belongs to."""
 
     def __init__(self, outer: ReadCallCache) -> None:
         super().__init__()
         self._outer = outer
 
     def begin(self) -> None:
-        """Do nothing: the question of the outer session goes on."""
+        """Do nothing, because the question of the outer session goes on."""
 
     async def call(
         self, tool: ToolLike, arguments: Mapping[str, Any], context: ToolContext, **options: Any
@@ -427,16 +424,17 @@ class NestedReadCallCache(ReadCallCache):
 
 
 class ResultError(Exception):
-    """The tool returned something that JSON cannot hold."""
+    """The tool returned a value that cannot be written as JSON."""
 
 
 def to_text(value: Any) -> str:
-    """Return a string as it is, anything else as compact JSON; no result is ``null``.
+    """Return a string unchanged, any other value as compact JSON; None is ``null``.
 
-    Values that JSON lacks are written as pydantic does: dataclasses, models, enums, dates, paths.
+    Values that JSON does not have are written as pydantic does: dataclasses, models, enums, dates,
+    paths.
 
     Raises:
-        ResultError: the value holds NaN, infinity, or an object that is no data.
+        ResultError: the value contains NaN, infinity, or an object that is not data.
     """
     if isinstance(value, enum.Enum):
         value = value.value
@@ -445,7 +443,7 @@ def to_text(value: Any) -> str:
     try:
         try:
             return whole_characters(_encoder().encode(value))
-        except TypeError:  # a key that is no text
+        except TypeError:  # a key is not a text
             return whole_characters(_encoder().encode(_to_plain(value)))
     except RecursionError:
         raise ResultError("the result is nested too deep for JSON") from None
@@ -454,17 +452,17 @@ def to_text(value: Any) -> str:
 
 
 def to_result(value: Any) -> str | Sources:
-    """Return sources as they are, anything else as text.
+    """Return sources as sources, any other value as text.
 
     Raises:
-        ResultError: the value has no JSON.
+        ResultError: the value cannot be written as JSON.
     """
     sources = read_tool_sources(value)
     return to_text(value) if sources is None else sources.map_texts(whole_characters)
 
 
 def whole_characters(text: str) -> str:
-    """Replace lone surrogates, which no UTF-8 can hold, by U+FFFD."""
+    """Replace lone surrogates, which UTF-8 cannot encode, with U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -480,7 +478,7 @@ def _encoder() -> json.JSONEncoder:
 
 
 def _to_plain(value: Any) -> Any:
-    """Return a value that JSON lacks as one that it has."""
+    """Convert a value that JSON does not have into one that it has."""
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 
     match value:

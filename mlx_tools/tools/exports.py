@@ -1,6 +1,6 @@
-"""Tools in the formats of other programs, sorted by name.
+"""Export of tools in the formats of other programs, sorted by name.
 
-The same tools always give the same bytes.
+The same tools always result in the same bytes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 _CHOICES: Final = ("allOf", "anyOf", "oneOf")
 _NOT_AT_TOP: Final = (*_CHOICES, "enum", "not")
-"""Keywords that the vendors' services accept only below the top: with one such schema they refuse
-all tools. Calls are always checked against the whole schema here."""
+"""Keywords that the vendors' services do not accept at the top of a schema.
+
+They refuse all tools if one schema has such a keyword. mlx-tools itself always checks calls against
+the whole schema."""
 
 _ANTHROPIC_KEY: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -35,8 +37,8 @@ _ANTHROPIC_KEY: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 def to_openai(specs: Iterable[ToolSpec]) -> list[dict[str, Any]]:
     """Return the ``tools`` of OpenAI's chat completions.
 
-    Names may have no dot there, so it becomes ``_``. Choices at the top of a schema are loosened to
-    their properties.
+    Names cannot have a dot in this format, so it becomes ``_``. Choices at the top of a schema
+    become one object with all their properties.
     """
     return [
         {
@@ -55,7 +57,7 @@ def to_anthropic(specs: Iterable[ToolSpec]) -> list[dict[str, Any]]:
     """Return the ``tools`` of Anthropic's messages; names and choices as for OpenAI.
 
     Raises:
-        ToolDefinitionError: the name of an argument is not allowed there.
+        ToolDefinitionError: the name of an argument is not allowed in this format.
     """
     tools = []
     for name, spec in _replace_dots(specs):
@@ -88,7 +90,7 @@ def to_mcp(specs: Iterable[ToolSpec]) -> list[dict[str, Any]]:
 
 
 def to_jsonschema(specs: Iterable[ToolSpec]) -> dict[str, Any]:
-    """Return a JSON Schema of a line that a model may write: a call or an answer.
+    """Return the JSON Schema of a line that a model may write: a call or an answer.
 
     Each tool's schema is under ``$defs`` by the tool's name, with its references rewritten.
     """
@@ -113,7 +115,7 @@ def to_jsonschema(specs: Iterable[ToolSpec]) -> dict[str, Any]:
 
 
 def to_gbnf(specs: Iterable[ToolSpec]) -> str:
-    """Return a grammar of the same line for llama.cpp."""
+    """Return a grammar for llama.cpp of the line that a model may write."""
     from mlx_tools.backends import turn_grammar
 
     return turn_grammar({spec.name: spec for spec in _sort_by_name(specs)}, dialect="gbnf")
@@ -134,8 +136,8 @@ def export(specs: Iterable[ToolSpec], format: str) -> str:  # noqa: A002
     """Return the tools in one of `FORMATS`, as text that ends in a newline.
 
     Raises:
-        UsageError: there is no such format, or ``specs`` are no specifications.
-        ToolDefinitionError: the format cannot hold one of the tools.
+        UsageError: there is no such format, or ``specs`` are not specifications.
+        ToolDefinitionError: the format cannot express one of the tools.
     """
     if format not in FORMATS:
         raise wrong_argument("the format", format, f"one of {', '.join(FORMATS)}")
@@ -206,9 +208,9 @@ def _sort_by_name(specs: Iterable[ToolSpec]) -> list[ToolSpec]:
 
 
 def _replace_dots(specs: Iterable[ToolSpec]) -> list[tuple[str, ToolSpec]]:
-    """Return the specifications with names without dots.
+    """Return the specifications with names in which ``_`` replaces dots.
 
-    Reading accepts such a name for the tool's own.
+    The reader of calls accepts such a name for the tool.
     """
     spec_by_name: dict[str, ToolSpec] = {}
     for spec in _sort_by_name(specs):

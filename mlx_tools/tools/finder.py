@@ -1,8 +1,8 @@
 """Search for tools that match a request.
 
-The matches serve a shortlist, a search, and the tools that a question brings. All rank by BM25 over
-names, descriptions and parameters. Tools that match alike stand in the order of their names, so the
-result depends on the tools and not on the order they came in.
+It is used for the shortlist of a prompt, for ``tool_search``, and for the tools that are described
+with a later question. Tools are ranked by BM25 over names, descriptions and parameters. Tools with
+equal scores are sorted by name, so the result does not depend on the order of the tools.
 """
 
 from __future__ import annotations
@@ -21,44 +21,47 @@ if TYPE_CHECKING:
     import sqlite3
 
 OFFERED: Final = 5
-"""So many of the best matches of a later question are told of with it."""
+"""The number of best matches that are described with a later question."""
 
 OFFER_BUDGET: Final = 400
-"""Tokens that the tools told of with a question may take."""
+"""The limit in tokens of the tools that are described with a later question."""
 
 _DECIMALS: Final = 6
-"""Decimals of a score that count: sums of the same numbers in another order differ in the last."""
+"""Decimals of a score that count. The last decimals depend on the order of a sum."""
 
 
 MAX_SCHEMA_NODES: Final = 400
+"""Parts of a schema that are searched; it bounds the time for huge schemas."""
 
 NAME_WEIGHT: Final = 3
-"""A word of a tool's name counts as if it stood so often in its description."""
+"""A word of a tool's name counts like so many words of its description."""
 
 _TABLE: Final = "CREATE VIRTUAL TABLE tool USING fts5(text, tokenize='ascii')"
-"""The index. To this tokenizer all beyond ASCII is letters, so no version of Unicode counts."""
+"""The index. This tokenizer takes all characters beyond ASCII for letters, so the result does not
+depend on the version of Unicode."""
 
 _QUERY: Final = "SELECT rowid, -bm25(tool) FROM tool WHERE tool MATCH ?"
 
 _MIN_RARITY: Final = 1e-6
-"""The rarity that FTS5's bm25 assumes for a word that half of the rows or more have."""
+"""The rarity that FTS5's bm25 assumes for a word of at least half of the rows."""
 
 
 def rarity_factor(matches: int, rows: int) -> float:
-    """Return the factor that makes FTS5's score of one word that of Lucene.
+    """Return the factor that turns FTS5's score of a word into Lucene's score.
 
-    To FTS5 a word that half of the rows have counts nothing. Among a few rows most words are such.
+    In FTS5 a word of half of the rows has a score of almost 0. With few rows that is true for most
+    words.
 
     Args:
-        matches: the rows that have the word.
-        rows: all rows.
+        matches: the number of rows with the word.
+        rows: the number of all rows.
     """
     odds = (rows - matches + 0.5) / (matches + 0.5)
     return math.log(1 + odds) / max(math.log(odds), _MIN_RARITY)
 
 
 def _open_memory() -> sqlite3.Connection:
-    import sqlite3  # imported late: most runs show all their tools
+    import sqlite3  # late: most runs show all their tools and search none
 
     return sqlite3.connect(":memory:")
 
@@ -82,7 +85,9 @@ class Finder:
         return list(map(tool_text, self.tools))
 
     def matches(self, request: str) -> list[tuple[ToolSpec, float]]:
-        """Return all tools with their scores, the best first; 0 without a common word.
+        """Return all tools with their scores, the best first.
+
+        The score is 0 if a tool has no word in common with the request.
 
         Raises:
             MissingDependency: this Python's SQLite has no FTS5.
@@ -91,7 +96,7 @@ class Finder:
         with closing(self._connect()) as index:
             self._fill(index)
             for word in dict.fromkeys(stems(request)):
-                # A stem is letters and digits only, so nothing in it can end the quotes.
+                # A stem has only letters and digits, so it cannot end the quotes.
                 rows = index.execute(_QUERY, (f'"{word}"',)).fetchall()
                 weight = rarity_factor(len(rows), len(self.tools))
                 for number, score in rows:
@@ -100,9 +105,9 @@ class Finder:
         return sorted(pairs, key=lambda pair: (-pair[1], pair[0].name))
 
     def _fill(self, index: sqlite3.Connection) -> None:
-        """Make the index. It is made anew for each request, in milliseconds.
+        """Make the index. It is made again for each request, which takes milliseconds.
 
-        So no connection is shared between threads or has to be closed later.
+        So no connection has to be shared between threads, or closed later.
         """
         import sqlite3
 
@@ -116,11 +121,11 @@ class Finder:
         index.executemany("INSERT INTO tool (rowid, text) VALUES (?, ?)", enumerate(self._texts))
 
     def shortlist(self, request: str, first: Sequence[str] = ()) -> list[ToolSpec]:
-        """Return the tools that a shortlist is filled with, in its order.
+        """Return the tools of a shortlist, in its order.
 
-        They are those named in ``first``, those that match, and if these are few, others up to
-        `MIN_SHOWN_TOOLS`. More of what has no word in common with the request would cost time and
-        mislead.
+        They are the tools named in ``first`` and the tools that match. If these are few, others are
+        added up to `MIN_SHOWN_TOOLS`, but no more: tools without a common word would cost time and
+        mislead the model.
         """
         places = {name: place for place, name in enumerate(first)}
         matches = self.matches(request)
@@ -135,20 +140,20 @@ class Finder:
     def offer(
         self, request: str, known_names: Iterable[str], first: Sequence[str] = ()
     ) -> tuple[str, ...]:
-        """Return the lines of the tools that a later question brings.
+        """Return the lines that describe new tools with a later question.
 
-        They are the tools named in ``first`` and the new ones among its `OFFERED` best matches,
-        within `OFFER_BUDGET`.
+        They are the tools named in ``first`` and the `OFFERED` best matches, without those in
+        ``known_names``, within `OFFER_BUDGET`.
         """
-        told = set(known_names)
+        known = set(known_names)
         named = [tool for tool in self.tools if tool.name in first]
         best = [*named, *self.hits(request)[:OFFERED]]
-        new = {tool.name: tool for tool in best if tool.name not in told}
+        new = {tool.name: tool for tool in best if tool.name not in known}
         return build_catalog(list(new.values()), OFFER_BUDGET).lines
 
 
 def tool_text(spec: ToolSpec) -> str:
-    """Return the stems of a tool's texts, those of its name several times."""
+    """Return the stems of a tool's texts; those of its name come several times."""
     described = " ".join(schema_texts(spec.parameters))
     return " ".join((*NAME_WEIGHT * stems(spec.name), *stems(spec.description), *stems(described)))
 

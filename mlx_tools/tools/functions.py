@@ -1,4 +1,4 @@
-"""Tools from a Python file: typed, documented functions, and those made by `tool`."""
+"""Tools from a Python file: its typed and documented functions, and its tools."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def load_functions(path: str) -> list[Tool]:
     """Return the tools that a Python file defines, in their order.
 
     The file is imported, with its folder first on the import path. A public function is a tool if
-    it is defined there, documented, and each of its parameters has a type. Any other function is
-    ignored. A function that declares no effects has all of them, so each call asks.
+    the file defines it, it has a docstring, and each parameter has a type. Any other function is
+    ignored. A function that declares no effects has all of them, so each call needs an approval.
 
     Args:
-        path: the file, named by a person: whoever names it lets its code run.
+        path: the file. Its code runs, so a person must have named it.
 
     Raises:
         UsageError: there is no such file, it cannot be imported, or it defines no tool.
@@ -48,21 +48,21 @@ def load_functions(path: str) -> list[Tool]:
 
 
 def _import_file(file: Path, path: str) -> ModuleType:
-    """Import a file under a name that no other file of the same name takes."""
+    """Import a file under a module name that is unique, even if file names are equal."""
     digest = hashlib.sha256(str(file).encode("utf-8", "surrogateescape")).hexdigest()[:12]
     name = f"mlx_tools_functions_{digest}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise UsageError(f"{path}: it is no Python file", hint="its name must end in .py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # annotations that are texts are looked up there
+    sys.modules[name] = module  # Python looks up annotations that are texts in this module
     sys.path.insert(0, str(file.parent))
     try:
         spec.loader.exec_module(module)
-    except BaseException as error:  # somebody else's code: nothing is known of it
+    except BaseException as error:  # the file's code may raise anything
         del sys.modules[name]
         if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
-            raise  # Ctrl-C, which no other thread gets
+            raise  # Ctrl-C, which only the main thread gets
         raise UsageError(f"{path} cannot be imported: {_describe_error(error, file)}") from None
     finally:
         sys.path.remove(str(file.parent))
@@ -88,7 +88,7 @@ def _make_tool(name: str, value: object, module: ModuleType) -> Tool | None:
         try:
             tool_object = tool(value)
         except ToolDefinitionError:
-            return None  # a parameter has no type: it is no tool, but a helper of one
+            return None  # a parameter has no type: it is a helper function, not a tool
     else:
         return None
     return with_plugin(tool_object, FUNCTIONS)

@@ -1,4 +1,4 @@
-"""The tools that a run itself offers: ``tool_search`` and ``read_artifact``.
+"""The tools that each run has itself: ``tool_search`` and ``read_artifact``.
 
 This module also reads the texts of all built-in tools from ``prompts/tools/<name>.json``.
 """
@@ -33,14 +33,14 @@ class Words(Struct, frozen=True):
     def spec(
         self, effects: Effects | Callable[[Mapping[str, Any]], Effects], **declaration: Any
     ) -> ToolSpec:
-        """Return the tool's specification; effects and declarations come from the code."""
+        """Return the tool's specification, with effects and declarations of the code."""
         texts = self.name, self.description, self.parameters
         return ToolSpec(*texts, effects, plugin=BUILTIN, **declaration)
 
 
 @functools.cache
 def load_words(name: str) -> Words:
-    """Read the texts of a tool from ``prompts/tools/``; ``name`` has no ending."""
+    """Read the texts of a tool from the file ``name``.json in ``prompts/tools/``."""
     document = json.loads(read_data(f"prompts/tools/{name}.json"))
     return Words(
         document["name"],
@@ -50,14 +50,14 @@ def load_words(name: str) -> Words:
     )
 
 
-# --- tool_search: what a model needs and its catalog does not show --------------------------------
+# --- tool_search: finds tools that the model's catalog does not show ------------------------------
 
 DEFAULT_LIMIT: Final = 5
 """Tools that a search returns by default: enough for one step, few enough for a small context."""
 MAX_LIMIT: Final = 20
 MAX_SIGNATURE_TOKENS: Final = 800
-"""Tokens for the signatures of the matching tools. All of them still fit into an observation of the
-smallest size."""
+"""The limit of the signatures of the matching tools, in tokens. An observation of the smallest size
+has room for all of them."""
 
 MAX_REASON_CHARS: Final = 200
 """Characters of the reason why a tool is disabled."""
@@ -73,7 +73,7 @@ class ToolSearch(Struct, frozen=True):
     denied: int = 0
     """The number of best matches that the policy does not permit."""
     disabled: tuple[tuple[str, str], ...] = ()
-    """Best matches that are permitted but cannot work now, each with the reason."""
+    """Best matches that are permitted but disabled, each with the reason."""
 
 
 def find_tools(
@@ -86,15 +86,15 @@ def find_tools(
 ) -> ToolSearch:
     """Return the tools that match ``query`` and that ``policy`` may allow.
 
-    Tools that are hidden are counted among the ``limit`` best matches of all tools. A tool that the
-    policy forbids is counted as denied, whether it could work or not.
+    Denied and disabled tools are counted among the ``limit`` best matches of all tools. A tool that
+    the policy forbids counts as denied, also if it is disabled.
 
     Args:
         tools: the registry to search.
         policy: the policy of the run.
         query: the words to look for.
-        limit: the most matches to return.
-        include_hidden: hide nothing.
+        limit: the maximum number of matches.
+        include_hidden: True to return denied and disabled tools, too.
     """
     specs = [spec for spec in tools.all_specs().values() if not is_on_demand(spec)]
     allowed = {spec.name for spec in specs if can_be_allowed(policy, spec)}
@@ -118,8 +118,8 @@ def find_tools(
 def tool_search() -> Tool:
     """Make the tool that searches the tools of the calling run, under its policy.
 
-    One tool serves all runs: in ``[*builtin_tools(), mine]`` it finds ``mine``. Outside of a run
-    there are no tools to search.
+    All runs can share one tool: in ``[*builtin_tools(), mine]`` it finds ``mine``. Outside of a run
+    it finds nothing.
     """
     words = load_words(SEARCH)
 
@@ -135,7 +135,7 @@ def tool_search() -> Tool:
 
 
 def _describe_search(search: ToolSearch, notices: Mapping[str, str]) -> str:
-    """Return the matches as a catalog, and a line for each kind of hidden tool."""
+    """Return the matches as a catalog, with a line for each kind of hidden tool."""
     catalog = build_catalog([spec for spec, _ in search.hits], MAX_SIGNATURE_TOKENS)
     lines = [*catalog.lines] if catalog.lines else [notices["none"]]
     if further_count := search.hidden_count + len(catalog.hidden_names):
@@ -149,7 +149,7 @@ def _describe_search(search: ToolSearch, notices: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-# --- read_artifact: an output of this session that was cut for the model, page by page ------------
+# --- read_artifact: reads an output of this session that was truncated, page by page --------------
 
 DEFAULT_LENGTH: Final = 3000
 """Characters of a page: about 1,000 tokens."""
@@ -157,10 +157,10 @@ DEFAULT_LENGTH: Final = 3000
 
 @functools.cache
 def read_artifact() -> Tool:
-    """Make the tool that reads the artifacts of the calling session, and of no other.
+    """Make the tool that reads the artifacts of the calling session only.
 
-    A wrong, guessed, foreign or expired id gives the same error. A page is never longer than the
-    model will see: its end says where the next one begins.
+    The error is the same for a wrong, a foreign and an expired id. A page is never longer than the
+    text that the model will see, because its end says where the next page begins.
     """
     words = load_words(READER)
 
@@ -182,14 +182,14 @@ def read_artifact() -> Tool:
 def read_page(
     text: str, start: int, length: int, room: int | None, notices: Mapping[str, str]
 ) -> str:
-    """Return a page of a text with its notice, at least one character.
+    """Return a page of a text with its notice. A page has at least one character.
 
     Args:
         text: the whole text.
-        start: the first character.
-        length: characters of the page.
-        room: characters of page and notice together, None without a limit.
-        notices: the sentences to end the page with.
+        start: the number of the first character.
+        length: the length of the page in characters.
+        room: the limit of page and notice together, None without a limit.
+        notices: the sentences for the end of a page.
     """
     if room is not None:
         numbers = dict.fromkeys(("start", "end", "total"), len(text))
@@ -201,5 +201,5 @@ def read_page(
 
 
 def artifacts_off_reason() -> str:
-    """Return why the tool is off in a session that keeps no artifacts."""
+    """Return why the tool is disabled in a session without artifacts."""
     return load_words(READER).notices["off"]

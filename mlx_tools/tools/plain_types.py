@@ -1,9 +1,9 @@
 """Schemas and values of parameters with plain annotations, without pydantic.
 
-Plain are ``str``, ``int``, ``float``, ``bool``, ``None``, ``Any``, ``list``, ``dict`` with text as
-keys, `Literal` of texts or of integers, and unions of these. The schema is byte for byte pydantic's
-and so is every value. What is not plain, and a value that does not fit at once, is left to
-pydantic, whose import takes longer than a whole question with a small model's answer.
+The plain annotations are ``str``, ``int``, ``float``, ``bool``, ``None``, ``Any``, ``list``,
+``dict`` with texts as keys, `Literal` of texts or of integers, and unions of these. Schemas and
+values are exactly those of pydantic. Pydantic itself is used for other annotations, and for values
+that do not fit directly. Its import takes longer than a small model needs to answer a question.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, Union
 
 Convert = Callable[[Any], Any]
-"""Makes a parameter's value of a JSON value. Raises `NotPlain` where pydantic must decide."""
+"""Converts a JSON value to a parameter's value. Raises `NotPlain` if pydantic must decide."""
 
 _EXACT_FLOATS: Final = 1 << 53
-"""Integers up to this one are floats without a loss."""
+"""Every integer up to this one is exact as a float."""
 
 _NAMES: Final[Mapping[Any, str]] = {
     str: "string",
@@ -32,7 +32,7 @@ _NAMES: Final[Mapping[Any, str]] = {
 
 
 class NotPlain(Exception):
-    """An annotation, a default or a value that is left to pydantic."""
+    """An annotation, a default or a value that pydantic must handle."""
 
 
 def build_schema(fields: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
@@ -52,9 +52,9 @@ def build_schema(fields: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
 
 
 class PlainArguments:
-    """The parameters of a function, which make keyword arguments of JSON values.
+    """The parameters of a function, and the conversion of JSON values for them.
 
-    Raises `NotPlain` on construction.
+    Raises `NotPlain` if an annotation is not plain.
     """
 
     def __init__(self, fields: Mapping[str, tuple[Any, Any]]) -> None:
@@ -68,7 +68,7 @@ class PlainArguments:
     def convert(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the keyword arguments.
 
-        Raises `NotPlain` if one is missing or does not fit.
+        Raises `NotPlain` if an argument is missing or does not fit.
         """
         if not arguments.keys() <= self._convert.keys():
             raise NotPlain
@@ -106,21 +106,21 @@ def _schema(annotation: Any) -> dict[str, Any]:
         choices = [_schema(part) for part in parts if part is not types.NoneType]
         if len(choices) < len(parts):
             choices.append({"type": "null"})
-        if len(choices) > 1 and all(one not in choices[:at] for at, one in enumerate(choices)):
+        if len(choices) > 1 and all(c not in choices[:index] for index, c in enumerate(choices)):
             return {"anyOf": choices}
     raise NotPlain
 
 
 def _common_type(values: tuple[Any, ...]) -> type | None:
-    """Return the one type of a literal's values; None if it is not text or integer."""
+    """Return the type of a literal's values: text, integer, or None for any other."""
     kinds = {type(value) for value in values}
     return kinds.pop() if kinds in ({str}, {int}) else None
 
 
 def _json_default(value: Any) -> Any:
-    """Return a default as JSON has it.
+    """Return a default as a JSON value.
 
-    Of an object within another pydantic sorts the keys.
+    An object within another one is not plain, because pydantic sorts its keys.
     """
     if type(value) is dict and all(type(key) is str for key in value):
         return {key: _json_scalar(item) for key, item in value.items()}
@@ -172,9 +172,9 @@ def _converter(annotation: Any) -> Convert:
 
 
 def _union_converter(parts: tuple[Any, ...]) -> Convert:
-    """Return the converter of a union: of the one part for values of a type.
+    """Return the converter of a union. It uses the part for the type of the value.
 
-    Where several parts might take a value pydantic decides between them.
+    If several parts may fit a value, pydantic must decide.
     """
     by_type: dict[type, list[Convert]] = {}
     for part in parts:
@@ -188,8 +188,8 @@ def _union_converter(parts: tuple[Any, ...]) -> Convert:
 
     def convert(value: Any) -> Any:
         match by_type.get(type(value)):
-            case [one]:
-                return one(value)
+            case [converter]:
+                return converter(value)
         raise NotPlain
 
     return convert

@@ -1,4 +1,4 @@
-"""The registry of tools: given ones, and those that packages and plugins offer.
+"""The registry of tools: those of the caller, and those of packages and plugins.
 
 Packages offer tools by entry points of the group ``mlx_tools.tools``. An entry point names a tool,
 a list of tools, or a function without parameters that returns either.
@@ -51,12 +51,12 @@ _POLICY_HINT: Final = "write Policy(allow=[…])"
 
 
 class Registry:
-    """Tools by name, each enabled, or disabled with the reason.
+    """Tools by name, each enabled, or disabled with a reason.
 
     Args:
         tools: the caller's tools.
-        switched_off: maps names, globs or ``plugin:NAME`` (as a policy writes them) to the reason
-            why such tools do not run. It also applies to tools that are added later.
+        switched_off: maps names, globs or ``plugin:NAME``, as in a policy, to the reason why these
+            tools are disabled. It also applies to tools that are added later.
 
     Raises:
         ToolDefinitionError: a tool cannot be used, or its name is taken.
@@ -69,7 +69,7 @@ class Registry:
         switched_off: Mapping[str, str] | None = None,
     ) -> None:
         self._tools: dict[str, ToolLike] = {}
-        # what was offered and is no tool, as plugin:PACKAGE/NAME
+        # the reasons why offers could not be added, by plugin:PACKAGE/NAME
         self._refusals: dict[str, str] = {}
         self._switched_off: dict[str, str] = {}
         for pattern, reason in require_mapping(
@@ -93,20 +93,20 @@ class Registry:
         self._tools.setdefault(tool.spec.name, tool)
 
     def with_entry_points(self, find: Callable[[], Iterable[ToolOffer]] | None = None) -> Self:
-        """Add the tools of installed packages: what ``find`` returns, by default `offers`.
+        """Add the tools of installed packages, which ``find`` or `offers` returns.
 
-        They are loaded when the registry is first asked for anything but a tool it has. An offer
-        that cannot be loaded is disabled with the reason, under ``plugin:PACKAGE/NAME``, and so is
-        a tool that cannot be used or whose name is taken. Nothing is raised. A package that is
-        switched off as a whole is not imported.
+        They are loaded late: when the registry has to know all of its tools. An offer that cannot
+        be loaded is disabled with the reason, under ``plugin:PACKAGE/NAME``. So is a tool that
+        cannot be used or whose name is taken. Nothing is raised. If all tools of a package are
+        switched off, it is not imported.
         """
         self._pending = find or self.offers
         return self
 
     def with_offers(self, offers: Iterable[ToolOffer]) -> Self:
-        """Add the tools of built-in plugins that a person added.
+        """Add the tools that a person added to built-in plugins.
 
-        A tool that cannot be used or whose name is taken is disabled with the reason, under
+        A tool that cannot be used, or whose name is taken, is disabled with the reason, under
         ``plugin:PLUGIN/NAME``.
         """
         for offer in offers:
@@ -115,7 +115,7 @@ class Registry:
         return self
 
     def find_offer(self, name: str) -> ToolOffer | None:
-        """Return the offer of this name, also of a tool that cannot be used, or None."""
+        """Return the offer of this name, also if its tool cannot be used; None if absent."""
         self.all_specs()
         return self._offers.get(name)
 
@@ -125,15 +125,15 @@ class Registry:
         makers: Mapping[str, MakeTool],
         refusal: str | None = None,
     ) -> Self:
-        """Add the tools of these sources.
+        """Add the tools of the user's sources.
 
-        A tool that cannot be used, that was not agreed to, or whose name is taken is disabled with
-        the reason, under ``plugin:KIND:SOURCE/NAME``.
+        A tool is disabled with the reason, under ``plugin:KIND:SOURCE/NAME``, if it cannot be used,
+        if the user did not agree to it, or if its name is taken.
 
         Args:
             sources: the sources that the user added.
             makers: for each kind of source, the function that makes its tools.
-            refusal: the reason why none of them may run, if none may.
+            refusal: the reason why no bound tool may run, None if they may.
         """
         for name in sources.names():
             try:
@@ -154,20 +154,20 @@ class Registry:
 
     @contextlib.contextmanager
     def _record_refusal(self, key: str) -> Iterator[None]:
-        """Record any exception in the block as the reason why this tool is missing."""
+        """Store any exception of the block as the reason why this tool could not be added."""
         try:
             yield
         except ToolDefinitionError as error:
             self._refusals[key] = str(error)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # somebody else's code: nothing is known of it
+        except BaseException as error:  # a package's code may raise anything
             reason = f"it could not be loaded: {describe_error(error)}"
             hint = f" ({_TOOL_HINT})" if isinstance(error, TypeError) else ""
             self._refusals[key] = reason + hint
 
     async def aclose(self) -> None:
-        """Close what tools have kept open, such as connections."""
+        """Close resources of tools, such as connections."""
         for close in self.closers:
             await close()
 
@@ -176,7 +176,7 @@ class Registry:
 
         Args:
             tool: the tool.
-            is_checked: its schema was found sound when it was agreed to.
+            is_checked: True if its schema was checked before, when the user agreed to it.
 
         Raises:
             ToolDefinitionError: the tool cannot be used, or its name is taken.
@@ -211,7 +211,7 @@ class Registry:
         """Return the enabled tool of this name or alias.
 
         Raises:
-            UsageError: there is none, or it is disabled.
+            UsageError: there is no such tool, or it is disabled.
         """
         if require_text("name", name, _NAME_HINT) not in self._tools:
             self.all_specs()
@@ -226,7 +226,7 @@ class Registry:
         return tool
 
     def __iter__(self) -> Iterator[ToolLike]:
-        """Iterate over the enabled tools in order: ``[*builtin_tools(), mine]``."""
+        """Iterate over the enabled tools in order, as in ``[*builtin_tools(), mine]``."""
         return iter([self._tools[name] for name in self.specs()])
 
     def specs(self) -> dict[str, ToolSpec]:
@@ -244,20 +244,20 @@ class Registry:
         return {name: tool.spec for name, tool in self._tools.items()}
 
     def plugin_names(self) -> set[str]:
-        """Return the names by which a policy can mean all tools of a plugin."""
+        """Return the plugin names that a policy can use."""
         names = {spec.plugin for spec in self.all_specs().values() if spec.plugin}
         names |= {source.plugin for source in self.sources}
         names |= {key.removeprefix(PLUGIN).partition("/")[0] for key in self._refusals}
         return names | {BUILTIN, FOLDER}
 
     def resolve_name(self, name: str) -> str:
-        """Return the tool's own name for a name or an alias of it."""
+        """Return the registered name of a tool, by this name or an alias."""
         return tool_named(require_text("name", name, _NAME_HINT), self.all_specs())
 
     def _find_refusal(self, name: str) -> str | None:
         """Return why an offered tool of this name could not be added, or None."""
-        offers = (why for key, why in self._refusals.items() if key.endswith(f"/{name}"))
-        return next(offers, None)
+        reasons = (reason for key, reason in self._refusals.items() if key.endswith(f"/{name}"))
+        return next(reasons, None)
 
     @property
     def disabled(self) -> Mapping[str, str]:
@@ -272,9 +272,9 @@ class Registry:
         return MappingProxyType({**self._refusals, **disabled})
 
     def lacks(self, name: str, policy: Policy) -> str | None:
-        """Return why a run under ``policy`` can call no tool of this name, None if it can.
+        """Return why a run under ``policy`` cannot call a tool, None if it can.
 
-        There is no such tool, it is disabled (with the reason), or the policy does not permit it.
+        The tool does not exist, is disabled (with the reason), or is not permitted by the policy.
         """
         require_instance("policy", policy, Policy, _POLICY_HINT)
         spec = self.all_specs().get(self.resolve_name(name))
@@ -287,9 +287,9 @@ class Registry:
         return None if denied is None else f"{NOT_PERMITTED}: {denied.reason}"
 
     def describe(self, name: str) -> dict[str, Any]:
-        """Return all that is known about a tool before it runs, as JSON values.
+        """Return the specification of a tool as JSON values.
 
-        These are name, description, parameters, effects (all that are possible), plugin, timeout,
+        These are name, description, parameters, effects (all possible ones), plugin, timeout,
         retry, needs_approval, private and cache.
         """
         spec = self.all_specs().get(self.resolve_name(name))
@@ -299,16 +299,16 @@ class Registry:
         return values | {"effects": sorted(spec.possible_effects)}
 
     def listing(self, policy: Policy) -> list[dict[str, Any]]:
-        """Return the rows that ``mlx-tools tools list --json`` prints, one for each tool.
+        """Return the rows of ``mlx-tools tools list --json``, one for each tool.
 
-        ``permitted`` says whether the policy may allow a call at all, ``denied_reason`` why it may
-        not. ``needs_approval`` says whether every call is asked about. ``pinned`` is the digest
-        that the tool was agreed to with, or None. Disabled tools, and offers that could not be
-        added, are included.
+        Disabled tools, and offers that could not be added, are included. ``permitted`` is True if
+        the policy may allow a call; otherwise ``denied_reason`` says why not. ``needs_approval`` is
+        True if every call needs an approval. ``pinned`` is the digest of the version that the user
+        agreed to, or None.
         """
         require_instance("policy", policy, Policy, _POLICY_HINT)
         rows = [self._make_row(spec, policy) for spec in self.all_specs().values()]
-        for key, why in self._refusals.items():
+        for key, reason in self._refusals.items():
             plugin, _, name = key.removeprefix(PLUGIN).partition("/")
             rows.append(
                 {
@@ -318,7 +318,7 @@ class Registry:
                     "plugin": plugin,
                     "pinned": None,
                     "enabled": False,
-                    "disabled_reason": why,
+                    "disabled_reason": reason,
                     "permitted": False,
                     "denied_reason": None,
                     "needs_approval": False,
@@ -334,7 +334,7 @@ class Registry:
         ask = find_member(self._tools[spec.name], "disabled_reason")
         try:
             reason = None if ask is None else ask()
-        except (Exception, SystemExit) as error:  # somebody else's code
+        except (Exception, SystemExit) as error:  # a tool's code may raise anything
             return f"it cannot say whether it works: {describe_error(error)}"
         return reason if isinstance(reason, str) else None
 
@@ -361,7 +361,7 @@ class Registry:
         """Load the tools that installed packages offer, once."""
         self._pending = None
         offers: list[ToolOffer] = []
-        with self._record_refusal(f"{PLUGIN}any/entry_points"):  # metadata can be in any state
+        with self._record_refusal(f"{PLUGIN}any/entry_points"):  # packages' metadata may be broken
             offers += find()
         for offer in offers:
             with self._record_refusal(f"{PLUGIN}{offer.plugin}/{offer.name}"):
@@ -373,7 +373,7 @@ class Registry:
                 self._add_offered(offer)
 
     def _add_offered(self, offer: ToolOffer) -> None:
-        """Add the tools of an offer. One that cannot be used is recorded with the reason."""
+        """Add the tools of an offer. If a tool cannot be used, store the reason."""
         self._offers.setdefault(offer.name, offer)
         for tool in offer.tools():
             name = getattr(tool, "__name__", offer.name)
@@ -383,26 +383,28 @@ class Registry:
                 self.add(with_plugin(tool, offer.plugin))
 
 
-# --- what packages and plugins offer --------------------------------------------------------------
+# --- offers of packages and plugins ---------------------------------------------------------------
 
 
 class ToolOffer(Struct, frozen=True):
     """Tools that a package or plugin offers, not loaded yet."""
 
     plugin: str
-    """The name of the package, or that by which a policy means the tools of the plugin."""
+    """The name of the package, or the plugin's name in policies."""
     name: str
     """The name of the tool, or of the entry point."""
     load: Callable[[], Any]
-    """Returns the tools. Raises `ToolDefinitionError` if there is a reason to have none."""
+    """Returns the tools. Raises `ToolDefinitionError` with a reason if they cannot be used."""
     remove: Callable[[Callable[[str], bool]], str | None] | None = None
-    """Deletes the tool for a person, if a person can. It asks the question with the function that
-    it gets, and returns a line about what was done, None if the answer was no."""
+    """Deletes the tool for a person; None if that is not possible.
+
+    It gets a function that asks the person a question. It returns a line that reports the deletion,
+    None if the person said no."""
     last_output: Callable[[], tuple[str, str] | None] | None = None
-    """Returns the place of a tool that is being made, and what its last call printed."""
+    """Returns the folder of a tool that is being made, and the output of its last call."""
 
     def is_meant_by(self, pattern: str) -> bool:
-        """Return whether a pattern means everything that this package offers."""
+        """Return True if a pattern covers all tools of this package."""
         if "/" in pattern or not PLUGIN_NAME.fullmatch(self.plugin):
             return False
         return pattern.startswith(PLUGIN) and matches(pattern, ToolSpec("any", plugin=self.plugin))
@@ -411,7 +413,7 @@ class ToolOffer(Struct, frozen=True):
         """Load the tools and return them, unchecked.
 
         Raises:
-            ToolDefinitionError: it can be no tool. Other exceptions of the package pass through.
+            ToolDefinitionError: the offer is not a tool. The package may raise anything else, too.
         """
         offered = self.load()
         if callable(offered) and not _is_tool(offered) and not inspect.iscoroutinefunction(offered):
@@ -424,12 +426,12 @@ class ToolOffer(Struct, frozen=True):
 
 
 def find_entry_points() -> list[ToolOffer]:
-    """Return the tools that other packages offer, by package and name, not imported."""
+    """Return the offers of installed packages, without importing them."""
     return [ToolOffer(find_package(point), point.name, point.load) for point in find_offers(GROUP)]
 
 
 def _is_tool(value: Any) -> bool:
-    """Return whether a value has a tool's members, without making its specification."""
+    """Return True if a value has a tool's members; its specification is not made."""
     if not callable(getattr(value, "call", None)) or isinstance(value, type):
         return False
     return hasattr(type(value), "spec") or isinstance(getattr(value, "spec", None), ToolSpec)

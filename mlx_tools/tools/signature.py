@@ -1,7 +1,7 @@
 """The schema of a typed function's arguments, and their conversion from JSON.
 
-Pydantic does both if annotations are not plain (`mlx_tools.tools.plain_types`). It is imported when
-it is first needed, not when a tool is declared. Faults of the signature itself are found at once,
+Pydantic does both if annotations are not plain (`mlx_tools.tools.plain_types`). It is imported only
+when it is needed, not when a tool is declared. Errors in the signature itself are found at once,
 without pydantic.
 """
 
@@ -24,14 +24,14 @@ from mlx_tools.tools.context import ToolContext
 from mlx_tools.tools.plain_types import NotPlain, PlainArguments, build_schema
 
 _FIRST_KEYS: Final = ("type", "description", "properties", "required")
-"""The keys that a reader looks for first in a schema."""
+"""The first keys of each schema, because readers look for them first."""
 
 _UNSUPPORTED_KINDS: Final[Mapping[Any, str]] = {
     inspect.Parameter.POSITIONAL_ONLY: "is positional-only",
     inspect.Parameter.VAR_POSITIONAL: "takes any number of values",
     inspect.Parameter.VAR_KEYWORD: "takes any names",
 }
-"""Kinds of parameters that a call by name cannot fill."""
+"""Kinds of parameters that cannot be filled by name."""
 
 METHOD: Final = "make a tool of a function, or of the method of an object: tool(thing.method)"
 
@@ -44,7 +44,7 @@ def read_parameters(function: Callable[..., Any], name: str) -> dict[str, inspec
     """Return the function's parameters.
 
     Raises:
-        ToolDefinitionError: a parameter has no annotation, or a call by name cannot fill it.
+        ToolDefinitionError: a parameter has no annotation, or cannot be filled by name.
     """
     try:
         parameters = dict(inspect.signature(function).parameters)
@@ -71,15 +71,15 @@ class Arguments:
     Args:
         function: the function.
         name: the name of the tool, for messages.
-        source: a schema to use as it is; arguments are then passed on as they come.
+        source: a schema to use unchanged; arguments are then passed on unchanged, too.
 
     Raises:
         ToolDefinitionError: a type has no JSON Schema.
     """
 
     def __init__(self, function: Callable[..., Any], name: str, source: Any = None) -> None:
-        self.schema: Any = source  # held to what it must be where the tool is registered
-        """The schema. It is compact: no titles, and nothing in ``$defs`` that is used only once."""
+        self.schema: Any = source  # a given schema is checked when the tool is registered
+        """The schema. It is compact: without titles, and without ``$defs`` that are used once."""
         self.context: str | None = None
         """The name of the parameter that takes the `ToolContext`, or None."""
         self._model: Any = None
@@ -120,7 +120,7 @@ class Arguments:
             return schema
         try:
             self._model, schema = build_model(self.fields)
-        except Exception as error:  # a type may be somebody else's code
+        except Exception as error:  # a type's code may raise anything
             why = f"a parameter has no JSON Schema: {_describe_error(error)}"
             raise ToolDefinitionError(f"{name}: {why}") from None
         return schema
@@ -129,7 +129,7 @@ class Arguments:
         """Return the keyword arguments for a call.
 
         Raises:
-            InvalidArguments: some arguments do not fit; every fault is named.
+            InvalidArguments: some arguments do not fit; the message names all of them.
         """
         if not isinstance(arguments, Mapping):
             raise InvalidArguments(
@@ -160,8 +160,8 @@ class Arguments:
 def compact(schema: dict[str, Any]) -> dict[str, Any]:
     """Shorten a schema, in place, without changing its meaning.
 
-    Titles and defaults that are null or that JSON cannot show are removed. Definitions that are
-    used once are put in their place.
+    Titles are removed, and defaults that are null or that JSON cannot express. A definition that is
+    used once is moved to the place where it is used.
     """
     for _, node in walk(schema):
         if isinstance(node, dict):
@@ -205,7 +205,7 @@ def _is_shown(default: Any) -> bool:
 def field_name(position: int) -> str:
     """Return the name of the model's field for a parameter.
 
-    The parameter's own name may be one that pydantic models reserve.
+    The parameter's own name could be one that pydantic reserves.
     """
     return f"p{position}"
 
@@ -216,7 +216,7 @@ def build_model(fields: Mapping[str, tuple[Any, Any]]) -> tuple[Any, dict[str, A
     from pydantic.json_schema import GenerateJsonSchema
 
     class Compact(GenerateJsonSchema):
-        """Without warnings, and with one way to write a decimal number."""
+        """A generator without warnings, and with one form for decimal numbers."""
 
         def decimal_schema(self, schema: Any) -> dict[str, Any]:
             as_float: Any = {**schema, "type": "float"}
@@ -229,7 +229,7 @@ def build_model(fields: Mapping[str, tuple[Any, Any]]) -> tuple[Any, dict[str, A
     definitions: dict[str, Any] = {}
     for index, (key, (hint, default)) in enumerate(fields.items()):
         parts = typing.get_args(hint) if typing.get_origin(hint) is annotated else (hint,)
-        # what the parameter says itself comes later, and so holds
+        # later metadata override earlier: those of the parameter must come after the alias
         field_type = annotated[(parts[0], Field(alias=key), *parts[1:])]
         definitions[field_name(index)] = (
             field_type if default is inspect.Parameter.empty else (field_type, default)
@@ -240,7 +240,7 @@ def build_model(fields: Mapping[str, tuple[Any, Any]]) -> tuple[Any, dict[str, A
 
 
 def _describe_error(error: Exception) -> str:
-    """Describe an exception about a type; foreign ones get their class."""
+    """Describe an exception about a type, with its class unless it is pydantic's."""
     from pydantic.errors import PydanticUserError
     from pydantic_core import SchemaError
 
@@ -251,7 +251,7 @@ def _describe_error(error: Exception) -> str:
 def _first_line(error: BaseException) -> str:
     """Return one line of an exception's text.
 
-    It is the first line, or the last if pydantic-core says first what it was building.
+    It is the first line; the last one if pydantic-core's message begins with "Error building".
     """
     lines = str(error).strip().split("\n")
     return lines[-1 if lines[0].startswith("Error building") else 0].strip()[:200]
@@ -265,18 +265,18 @@ def _resolve_annotations(
 ) -> dict[str, Any]:
     """Return the parameters' annotations as types.
 
-    Texts are resolved in the function's module. The return annotation is ignored: it may name what
-    exists for type checkers only.
+    Texts are resolved in the function's module. The return annotation is ignored: its names may
+    exist for type checkers only.
     """
     annotations = {key: parameter.annotation for key, parameter in parameters.items()}
     holder = types.SimpleNamespace(__annotations__=annotations)
     module_names = getattr(inspect.unwrap(function), "__globals__", {})
     try:
         return typing.get_type_hints(holder, module_names, include_extras=True)
-    except Exception as error:  # whatever an annotation's text does when it is evaluated
+    except Exception as error:  # evaluating an annotation's text may raise anything
         raise ToolDefinitionError(
             f"{name}: an annotation cannot be resolved: {_first_line(error)}",
-            hint="define what it names in the module, before the tool",
+            hint="define its names in the module, before the tool",
         ) from None
 
 
@@ -285,9 +285,11 @@ def _resolve_annotations(
 
 _BULLET = re.compile(r"(?:[-*+•]|\d+[.)])\s")
 _LOST_INDENT = re.compile(r"(?:Args|Arguments|Parameters|Params):\n(?=\S)")
-"""The beginning of a docstring without text: its first line says nothing of the indentation."""
+"""The beginning of a docstring that begins with its arguments.
+
+``inspect.cleandoc`` has then removed the indentation of the arguments."""
 _SECTION_LINE = re.compile(r"^(?!\w+:$)(?=.)", re.MULTILINE)
-"""The beginning of a line of a section, not of its heading."""
+"""The beginning of each line that is not a section's heading."""
 
 
 class Docstring(Struct, frozen=True):
@@ -313,7 +315,8 @@ def parse_docstring(text: str | None) -> Docstring:
     try:
         if begins:
             body = _SECTION_LINE.sub("    ", plain[begins.end() :])
-            # The line without indentation at the end keeps the parser from removing it again.
+            # The last line has no indentation, so that the parser does not remove that of the
+            # others.
             parsed = parse(f"{begins[0]}{body}\n.", DocstringStyle.GOOGLE)
         else:
             parsed = parse(plain)

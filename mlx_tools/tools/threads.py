@@ -1,10 +1,11 @@
 """Daemon threads for functions that block.
 
-A thread cannot be stopped from outside. One that hangs holds up neither its call nor the end of the
-program, as a thread of `concurrent.futures` or of anyio would: those are waited for at exit.
+A thread cannot be stopped from outside. If a daemon thread hangs, its call still ends in time, and
+the program can exit. At exit Python waits for threads of `concurrent.futures` and of anyio, so
+these cannot be used.
 
-A thread that is done waits for the next function. To start one for each call took half of the time
-of a step with a small tool.
+A thread that has finished waits for the next function. A new thread for each call took half of the
+time of a step with a small tool.
 """
 
 from __future__ import annotations
@@ -21,29 +22,30 @@ from collections.abc import Callable
 from typing import Any, Final
 
 MAX_THREADS: Final = 64
-"""Calls that run in threads at one time, abandoned ones included. A turn runs four at once; the
-rest is room for those that hang, and few enough for any system."""
+"""The limit of calls that run in threads at once, with the abandoned ones.
+
+A turn runs four at once; the others are room for calls that hang. Any system can run so many."""
 
 Outcome = tuple[Any, BaseException | None]
 """The value that a function returned, or the exception that it raised."""
 
 
 class TooManyThreads(Exception):
-    """Too many abandoned calls still run, so no further one is started."""
+    """Too many abandoned calls still run, so no other call can be started."""
 
 
 _Jobs = queue.SimpleQueue[Callable[["_Jobs"], None]]
-"""The jobs of one thread, one after the other. Each job gets the queue that it came from."""
+"""The jobs of one thread, which runs them in turn. Each job gets the queue of its thread."""
 
 
 class _Threads:
-    """The calls that may still begin, and the queues of the threads that wait."""
+    """The number of calls that may still begin, and the queues of idle threads."""
 
     def __init__(self) -> None:
         self.renew()
 
     def renew(self) -> None:
-        """Start again: a child process has none of its parent's threads."""
+        """Start again, because a child process has none of its parent's threads."""
         self.free = threading.Semaphore(MAX_THREADS)
         self.waiting: deque[_Jobs] = deque()
 
@@ -53,7 +55,7 @@ os.register_at_fork(after_in_child=_threads.renew)
 
 
 def _serve(jobs: _Jobs) -> None:
-    """Do one job after the other, as long as the program runs."""
+    """Run the jobs in turn, as long as the program runs."""
     while True:
         jobs.get()(jobs)
 
@@ -61,16 +63,16 @@ def _serve(jobs: _Jobs) -> None:
 def submit(work: Callable[[], Any]) -> asyncio.Future[Outcome | None]:
     """Call ``work`` in a thread, in a copy of the current context.
 
-    The future never holds an exception: its result has the returned value and the raised exception.
-    A waiting caller may settle it with None, or cancel it; the function then runs on.
+    The future never fails: its result is the returned value and the raised exception. The caller
+    may settle it with None, or cancel it; the function then runs on.
 
     Raises:
-        TooManyThreads: no further call can begin.
+        TooManyThreads: no other call can begin.
     """
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
     if sniffio := sys.modules.get("sniffio"):
-        # No loop runs in the thread. The copied context says that one does, and a function that
-        # calls `anyio.run`, or another controller's `run_sync`, would be refused.
+        # The copied context says that an event loop runs, but none runs in the thread. So a
+        # function could not call `anyio.run`, or another controller's `run_sync`.
         context.run(sniffio.current_async_library_cvar.set, None)
     future: asyncio.Future[Outcome | None] = loop.create_future()
     free, waiting = _threads.free, _threads.waiting
@@ -79,10 +81,10 @@ def submit(work: Callable[[], Any]) -> asyncio.Future[Outcome | None]:
         outcome: Outcome
         try:
             outcome = context.run(work), None
-        except BaseException as error:  # carried over to whoever waits
+        except BaseException as error:  # passed to the caller
             outcome = None, error
         finally:
-            # Before the caller is told: its next call takes this thread.
+            # Before the caller gets the outcome, so that its next call can use this thread.
             waiting.append(jobs)
             free.release()
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
@@ -96,7 +98,7 @@ def submit(work: Callable[[], Any]) -> asyncio.Future[Outcome | None]:
         jobs = queue.SimpleQueue()
         try:
             threading.Thread(target=_serve, args=(jobs,), name="mlx-tools", daemon=True).start()
-        except RuntimeError as error:  # the system has no more
+        except RuntimeError as error:  # the system's limit of threads
             free.release()
             raise TooManyThreads(str(error)) from None
     jobs.put(run)
@@ -104,6 +106,6 @@ def submit(work: Callable[[], Any]) -> asyncio.Future[Outcome | None]:
 
 
 def settle(future: asyncio.Future[Outcome | None], outcome: Outcome | None) -> None:
-    """Give a future its outcome, unless it has one or was given up."""
+    """Set the outcome of a future, unless it is settled or cancelled."""
     if not future.done():
         future.set_result(outcome)

@@ -35,16 +35,16 @@ _MAX_SECONDS: Final = 86_400.0
 
 
 class ToolLike(Protocol):
-    """Anything that can be registered as a tool, `Tool` or not.
+    """Any object that can be registered as a tool, such as a `Tool`.
 
-    Further abilities are optional members:
+    These members are optional:
 
-    - ``blocking``: the call as a function of the arguments for a thread, used instead of ``call``.
-    - ``preview``: returns what a call with some arguments would change (`Preview`), None if
-      unknown.
-    - ``disabled_reason``: returns why the tool cannot work now, None if it can. Called each time
-      somebody wants to know.
-    - ``pinned``: the digest that the tool was agreed to with, such as one of its files.
+    - ``blocking``: the call as a function of the arguments, which runs in a thread. It is used
+      instead of ``call``.
+    - ``preview``: returns the change that a call would make (`Preview`), None if unknown.
+    - ``disabled_reason``: returns why the tool cannot work now, None if it can. It is called each
+      time that this is needed.
+    - ``pinned``: the digest of the version that the user agreed to, such as one of its files.
     """
 
     @property
@@ -56,27 +56,27 @@ class Preview(Struct, frozen=True):
     """The change that a call would make, described before it runs."""
 
     text: str
-    """The change for a person: a unified diff of what is written."""
+    """The change as a person reads it, such as a unified diff of a file."""
     state: str
-    """Identifies what the call would act on, such as a hash of the file's content. An approval
-    holds only as long as it stays the same."""
+    """Identifies the state that the call would change, such as a hash of a file's content. An
+    approval counts only as long as the state is the same."""
     paths: Mapping[str, str] = field(default_factory=dict)
-    """For each argument that is a path, the place that it leads to."""
+    """For each argument that is a path, the real path that it leads to."""
     fails: bool = False
-    """True if the call can only fail, or if nobody can tell."""
+    """True if the call would fail, or if the preview itself failed."""
     counts: str = ""
     """The size of the whole change, such as ``+2 -17`` lines; empty if unknown."""
     omitted: str = ""
-    """The part of the change that the text leaves out, in words. A call with an omission is never
+    """A description of the part of the change that ``text`` leaves out. Such a call is never
     approved by a single key."""
     error: ErrorInfo | None = None
-    """The error that the call would end with: it can only fail, so it changes nothing."""
+    """The error that the call would fail with, None if it would not fail."""
 
 
 def find_member(tool: ToolLike, name: str) -> Callable[..., Any] | None:
-    """Return the optional function of this name of a tool, or None.
+    """Return a tool's optional function of this name, or None.
 
-    A tool may be anyone's object, so a member that is no function, or that fails, counts as absent.
+    A tool may be any object. A member that is not a function, or that raises, counts as absent.
     """
     try:
         member = getattr(tool, name, None)
@@ -87,7 +87,7 @@ def find_member(tool: ToolLike, name: str) -> Callable[..., Any] | None:
 
 
 def disable_tool(tool: Tool, reason: str | Callable[[], str | None] | None) -> Tool:
-    """Return the tool, disabled if ``reason`` says why."""
+    """Return the tool. It is disabled if ``reason`` is a text, or returns one."""
     tool.disabled_reason = reason if callable(reason) else lambda: reason
     return tool
 
@@ -100,13 +100,13 @@ def make_preview(
 ) -> Preview:
     """Return the preview of a call, an empty one if the tool has none.
 
-    If the call can only fail, the preview says why. It blocks: call it in a thread.
+    If the call would fail, the preview says why. This blocks: call it in a thread.
 
     Args:
         tool: the tool that would be called.
         arguments: the validated arguments.
         policy: the policy that the call would run under.
-        known_file: returns what the model knows about a file.
+        known_file: returns the model's view of a file.
     """
     preview_function = find_member(tool, "preview")
     if preview_function is None:
@@ -119,7 +119,7 @@ def make_preview(
         text, state = f"This call can only fail: {error}", f"fails: {error}"
         call_error = ErrorInfo(error.code, str(error)[: error.max_chars])
         return Preview(text, state, fails=True, error=call_error)
-    except (Exception, SystemExit) as error:  # anyone's code
+    except (Exception, SystemExit) as error:  # a tool's code may raise anything
         why = describe_error(error)
         return Preview(f"What it would change cannot be told: {why}", f"fails: {why}", fails=True)
     finally:
@@ -127,7 +127,7 @@ def make_preview(
 
 
 def _check_parts(spec: Any, run: Any, functions: Mapping[str, Any], pinned: Any) -> None:
-    """Raise `ToolDefinitionError` for parts that cannot make a `Tool`."""
+    """Raise `ToolDefinitionError` if a `Tool` cannot be made of these parts."""
     wrong = ""
     if isinstance(spec, type) or not (isinstance(spec, ToolSpec) or callable(spec)):
         wrong = f"spec cannot be {for_message(spec)}"
@@ -144,16 +144,17 @@ def _check_parts(spec: Any, run: Any, functions: Mapping[str, Any], pinned: Any)
 class Tool:
     """A specification and the function behind it.
 
-    A tool that was made from a plain function can still be called as that function. ``__name__`` is
-    the tool's name, known before its specification is made.
+    A tool that was made from a plain function can still be called like that function. ``__name__``
+    is the tool's name; it is known before the specification is made.
 
     Args:
-        spec: the specification, or a function that makes it, called once when it is first needed.
-        run: gets the arguments as JSON values. If it is not asynchronous it runs in a thread.
+        spec: the specification, or a function that makes it. The function is called once, when the
+            specification is first needed.
+        run: called with the arguments as JSON values. It runs in a thread unless it is
+            asynchronous.
         function: the plain function that the tool was made from.
-        preview: returns what a call would change. It runs in a thread, changes nothing, and may
-            raise
-            `ToolError`.
+        preview: returns the change that a call would make. It runs in a thread, changes nothing,
+            and may raise `ToolError`.
         disabled_reason: see `ToolLike`.
         pinned: see `ToolLike`.
     """
@@ -188,22 +189,22 @@ class Tool:
 
     @functools.cached_property
     def spec(self) -> ToolSpec:
-        """Return the specification that models, validators and policies may know.
+        """Return the specification, for models, validators and policies.
 
         Raises:
             ToolDefinitionError: the types of the function have no JSON Schema.
         """
         spec = self._make_spec
         spec = spec if isinstance(spec, ToolSpec) else spec()
-        return require_instance("spec", spec, ToolSpec, "give a ToolSpec, or what makes one")
+        return require_instance("spec", spec, ToolSpec, "give a ToolSpec, or a function for one")
 
     async def call(self, arguments: Mapping[str, Any]) -> Any:
         """Run the tool with arguments that were validated against its schema.
 
-        There is no time limit here; use `mlx_tools.tools.execute` for one.
+        It has no time limit; use `mlx_tools.tools.execute` for one.
 
         Returns:
-            What the function returns.
+            The value that the function returns.
 
         Raises:
             InvalidArguments: the arguments do not fit the types of the function.
@@ -218,7 +219,7 @@ class Tool:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the plain function that the tool was made from."""
         if self._function is None:
-            raise TypeError("this tool was made of no plain function: await its call(arguments)")
+            raise TypeError("this tool has no plain function: await its call(arguments)")
         return self._function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -226,27 +227,27 @@ class Tool:
 
 
 def with_plugin(tool: ToolLike, plugin: str) -> Tool:
-    """Return the same tool as one of ``plugin``."""
+    """Return a copy of the tool that belongs to ``plugin``."""
     run: Run = find_member(tool, "blocking") or tool.call
     preview, disabled = (find_member(tool, name) for name in ("preview", "disabled_reason"))
     return Tool(replace(tool.spec, plugin=plugin), run, preview=preview, disabled_reason=disabled)
 
 
-# --- what a tool declares of its calls ------------------------------------------------------------
+# --- declarations of a tool -----------------------------------------------------------------------
 
 
 class EffectsBy(Struct, frozen=True):
     """Effects that depend on the value of one argument.
 
-    All effects are assumed for a value that is not in the table, and for a call without the
-    argument.
+    If the table does not have the value, or the call does not have the argument, the call counts
+    with all effects.
 
     Args:
         argument: the name of the parameter.
         table: the effects for each value.
 
     Raises:
-        ToolDefinitionError: the table holds something that is no effect.
+        ToolDefinitionError: the table has an entry that is not an effect.
     """
 
     argument: str
@@ -264,7 +265,7 @@ class EffectsBy(Struct, frozen=True):
 
     @property
     def possible(self) -> Effects:
-        """Return all effects that some call may have."""
+        """Return all effects that calls may have."""
         return frozenset().union(*self.table.values())
 
 
@@ -274,7 +275,7 @@ def parse_effects(
     """Return the declared effects of a tool or argument, all effects if None.
 
     Raises:
-        ToolDefinitionError: something is no effect. ``name`` is named in the message.
+        ToolDefinitionError: an item is not an effect. The message begins with ``name``.
     """
     if effects is None:
         return ALL_EFFECTS
@@ -293,7 +294,7 @@ def parse_effects(
 
 
 def check_declared(spec: ToolSpec) -> None:
-    """Check what a specification declares, whoever made it.
+    """Check the declarations of a specification.
 
     Raises:
         ToolDefinitionError: a declaration has a wrong type or value.
@@ -329,7 +330,7 @@ def check_declared(spec: ToolSpec) -> None:
 
 
 class Declaration(TypedDict, total=False):
-    """The declarations that ``@tool`` takes; explained there."""
+    """The declarations that `tool` takes. They are explained in its docstring."""
 
     name: str | None
     description: str | None
@@ -365,20 +366,20 @@ def tool(function: Callable[..., Any] | None = None, /, **declaration: Unpack[De
     Declarations:
         name: another name for the tool.
         description: another description.
-        parameters: a JSON Schema to use as it is; arguments are then passed on as they come.
-        effects: some of read, write, execute, network, or a pure function from the arguments to
-            them. A tool that declares none has all.
-        timeout: seconds for one call, None for the run's own limit.
-        retry: ``read_only`` tries a failed call that changes nothing once more.
-        needs_approval: ask a person before every call.
-        private: the output may be something that only the user should see.
-        cache: False if the same call may have another answer a moment later, as for a clock.
-        consent_argument: the argument that a consent for the session is bound to. A call with
-            another value asks again.
+        parameters: a JSON Schema to use unchanged; arguments are then passed on unchanged, too.
+        effects: some of read, write, execute, network, or a pure function that returns them for
+            the arguments of a call. A tool that declares none has all.
+        timeout: seconds for one call, None for the limit of the run.
+        retry: with ``read_only`` a failed call is made once more if it changes nothing.
+        needs_approval: True to ask a person before every call.
+        private: True if only the user should see the output.
+        cache: False if the same call may return another result a moment later, as for a clock.
+        consent_argument: the argument that an approval for the session is bound to. A call with
+            another value needs a new approval.
 
     Raises:
-        ToolDefinitionError: a name, signature or value cannot be used. It is raised at once if the
-            signature shows it, else when the specification is first needed, at the latest when the
+        ToolDefinitionError: a name, signature or value cannot be used. Errors of the signature are
+            raised at once, others when the specification is first needed, at the latest when the
             tool is registered.
     """
     declared: dict[str, Any] = {**declaration}
@@ -402,7 +403,7 @@ def tool(function: Callable[..., Any] | None = None, /, **declaration: Unpack[De
 
 
 def _make_tool(function: Callable[..., Any], declared_spec: ToolSpec, schema: Any) -> Tool:
-    """Make the tool of a function, with the schema of its signature or the given one."""
+    """Make the tool of a function, with the given schema or that of its signature."""
     if schema is None:
         read_parameters(function, declared_spec.name)
 
@@ -427,9 +428,9 @@ def _check_name(function: Any, name: Any) -> str:
     """Return the name of a function's tool.
 
     Raises:
-        ToolDefinitionError: no tool can be made of the function, or the name cannot name one.
+        ToolDefinitionError: no tool can be made of the function, or the name is not valid.
     """
-    # a partial is a method descriptor, and thereby a routine, from Python 3.14 on
+    # From Python 3.14 on a partial counts as a routine, too.
     if not inspect.isroutine(function) or isinstance(function, classmethod | functools.partial):
         raise ToolDefinitionError(f"{for_message(function)} is not a function", hint=METHOD)
     tool_name = name or function.__name__

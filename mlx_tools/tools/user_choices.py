@@ -1,6 +1,7 @@
-"""The user's choices about tools: which are trusted, switched on or off.
+"""The user's choices about tools: which are trusted, switched on, or switched off.
 
-They are kept in one file, apart from the tools: whoever may write there cannot vouch for a tool.
+They are in one file, outside the folder of tools. So a tool that may write to that folder cannot
+make itself trusted.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from mlx_tools.paths import data_dir, expand_user, private_dir, read_private, wr
 from mlx_tools.store import RootName, find_private_part
 
 LOCK_SECONDS: Final = 10.0
-"""Seconds that a change waits for another program that changes the file."""
+"""Seconds to wait for another program that changes the file."""
 OFF_REASON: Final = "switched off (mlx-tools tools enable {name})"
 
 MAX_FILE_BYTES: Final = 4_000_000
-"""Bytes of the largest file: tens of thousands of tools."""
+"""The limit of the file in bytes: room for tens of thousands of tools."""
 _HINT: Final = "look at it; without it no tool's folder is trusted, and no tool is switched off"
 _LOCK_INTERVAL: Final = 0.02
-"""Seconds between two tries to get the lock."""
+"""Seconds between two attempts to get the lock."""
 
 ChoiceField = Literal["trusted", "switched", "making"]
 
@@ -39,23 +40,22 @@ class UserChoices(Struct, frozen=True, forbid_unknown_fields=True):
 
     version: Literal[1]
     trusted: dict[str, str]
-    """The digests of each added folder by its path; two while one is being replaced."""
+    """The digest of each added folder, by its path; two digests while it is being replaced."""
     switched: dict[str, bool]
-    """For each tool that the user switched, whether it is on."""
+    """True or False for each tool that the user switched on or off."""
     making: dict[str, str] = {}
-    """For each tool in the making, its folder."""
+    """The folder of each tool that is being made, by its name."""
 
     def with_entry(
         self, choice_field: ChoiceField, key: str, value: str | bool | None
     ) -> UserChoices:
-        """Return the choices with this entry; None removes it."""
-        others = {
-            entry_key: was
-            for entry_key, was in getattr(self, choice_field).items()
-            if entry_key != key
-        }
-        now: dict[str, Any] = {choice_field: others if value is None else others | {key: value}}
-        return replace(self, **now)
+        """Return the choices with this entry; None as value removes it."""
+        entries = dict(getattr(self, choice_field))
+        entries.pop(key, None)
+        if value is not None:
+            entries[key] = value
+        changes: dict[str, Any] = {choice_field: entries}
+        return replace(self, **changes)
 
 
 NO_CHOICES: Final = UserChoices(1, {}, {})
@@ -66,7 +66,7 @@ class UserChoicesFile:
 
     Args:
         data: the folder with the user's data.
-        patience: seconds that a change waits for another program.
+        patience: seconds to wait for another program that changes the file.
     """
 
     def __init__(self, data: Path | None = None, patience: float = LOCK_SECONDS) -> None:
@@ -74,10 +74,11 @@ class UserChoicesFile:
         self.patience = patience
 
     def load(self) -> UserChoices:
-        """Return the choices, none if there is no file.
+        """Return the choices; they are empty if there is no file.
 
         Raises:
-            ConfigError: it cannot be read. Tools that were switched off must not come back.
+            ConfigError: the file cannot be read. Without it, tools that were switched off would be
+                on again.
         """
         with translate_os_error(ConfigError, f"{self.path} cannot be read", _HINT):
             try:
@@ -93,17 +94,17 @@ class UserChoicesFile:
         """Switch a tool on or off; None restores its own default.
 
         Raises:
-            UsageError: another program is changing the tools for long.
+            UsageError: another program changes the tools for too long.
             ConfigError: the file cannot be read or written.
         """
         with self.hold_change():
             self.write(self.load().with_entry("switched", name, is_on))
 
     def write(self, choices: UserChoices) -> None:
-        """Write the choices, completely or not at all. The caller holds the lock.
+        """Write the choices, completely or not at all. The caller must have the lock.
 
         Raises:
-            ConfigError: they cannot be written.
+            ConfigError: the file cannot be written.
         """
         text = json.dumps(to_builtins(choices, order="sorted"), indent=1)
         with translate_os_error(ConfigError, f"{self.path} cannot be written"):
@@ -111,10 +112,10 @@ class UserChoicesFile:
 
     @contextlib.contextmanager
     def hold_change(self) -> Iterator[None]:
-        """Hold the lock for a change.
+        """Lock the file while the block changes it.
 
         Raises:
-            UsageError: another program holds the lock for long.
+            UsageError: another program has the lock for too long.
             ConfigError: the file cannot be locked.
         """
         private_dir(self.path.parent)
@@ -131,10 +132,10 @@ class UserChoicesFile:
 
     @contextlib.contextmanager
     def lock(self, seconds: float) -> Iterator[None]:
-        """Hold the lock, after waiting for at most ``seconds``.
+        """Lock the file while the block runs; wait for the lock for at most ``seconds``.
 
         Raises:
-            BlockingIOError: another program still holds it.
+            BlockingIOError: another program still has the lock.
         """
         path = self.path.with_name(f".{self.path.name}.lock")
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -159,12 +160,12 @@ def find_exposure(
 ) -> str | None:
     """Return why no tool in ``record`` may run with these roots, or None.
 
-    A tool that writes below a root that holds the record could declare itself trusted.
+    If tools may write to the record, a tool could make itself trusted.
 
     Args:
-        record: the file or folder that must be out of reach.
-        roots: folders that tools may see.
-        subject: its name in the message.
+        record: the file or folder that tools must not be able to write to.
+        roots: the folders that tools may see.
+        subject: the record's name in the message.
     """
     record = record.resolve()
     for root in map(RootName.parse, roots):
