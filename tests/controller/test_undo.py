@@ -67,7 +67,7 @@ class Place:
 
     def undo(self, session: str = "") -> list[UndoStep]:
         with Undo(self.folder, session or self.files.session) as undoing:
-            return [undoing.undo(s) if s.status == "due" else s for s in undoing.steps()]
+            return [undoing.undo(s) if s.status == "due" else s for s in undoing.list_steps()]
 
     def contents(self) -> dict[str, bytes]:
         return {
@@ -163,7 +163,7 @@ def test_any_changes_of_a_session_come_back_in_any_portions(
             else:
                 getattr(place, operation)(path, content)
         with Undo(place.folder, place.files.session) as undoing:
-            for step in undoing.steps()[:stop]:  # a process that is killed in between
+            for step in undoing.list_steps()[:stop]:  # a process that is killed in between
                 undoing.undo(step)
         assert {step.status for step in place.undo()} <= {"undone"}
         assert place.contents() == before
@@ -355,7 +355,7 @@ def test_two_processes_do_not_undo_the_same(place: Place) -> None:
         assert b"in use by another process" in other.communicate()[0]
         with pytest.raises(TranscriptError, match="in use"):
             place.store.open(place.files.session)
-        (step,) = undoing.steps()
+        (step,) = undoing.list_steps()
         assert undoing.undo(step).status == "undone"
 
 
@@ -431,7 +431,7 @@ def test_what_the_last_question_changed_can_be_undone_alone(place: Place) -> Non
 
     def undone() -> list[tuple[str, str]]:
         with Undo(place.folder, place.files.session) as undoing:
-            steps = undoing.steps(of_question=True)
+            steps = undoing.list_steps(of_question=True)
             return [(s.action, Path(undoing.undo(s).change.path).name) for s in steps]
 
     asked()

@@ -285,7 +285,7 @@ def test_an_edit_changes_its_place_alone_and_is_undone_exactly(
     assert "\n" not in text or "\n" not in after.decode().replace(end, "")
     assert is_replaced(text, after.decode(), old, new)
     with Undo(store, session.session) as undo:
-        (step,) = undo.steps()
+        (step,) = undo.list_steps()
         assert undo.undo(step).status == "undone"
     assert path.read_bytes() == before
 

@@ -1,4 +1,4 @@
-"""The tools for files, and the undoing of what they changed."""
+"""The tools for files, and undo for their changes."""
 
 from __future__ import annotations
 

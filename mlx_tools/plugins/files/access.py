@@ -1,7 +1,7 @@
 """``file_access`` and ``create_file``: read, list, write and delete files.
 
-`file_access` writes and deletes below roots that were named with ``:rw``. `create_file` makes files
-below any root. Each change has a `Preview`.
+`file_access` writes and deletes below roots that were named with ``:rw``. `create_file` creates
+files below any root. Each change has a `Preview`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from mlx_tools.messages import Effects, ToolSpec, replace
-from mlx_tools.plugins.files.known_files import make_warning, record_written
+from mlx_tools.plugins.files.known_files import make_warning, record_write
 from mlx_tools.plugins.files.reading import FileReader
 from mlx_tools.store import (
     ABSENT,
@@ -57,7 +57,7 @@ from mlx_tools.tools import (
 )
 
 MAX_SHOWN_BYTES: Final = 5_000_000
-"""Bytes of the largest file that a preview compares: as many as a diff shows."""
+"""Bytes of a file that a preview compares: the limit of a diff."""
 
 _READ: Final[Effects] = frozenset(("read",))
 _WRITE: Final[Effects] = frozenset(("write",))
@@ -68,20 +68,20 @@ CHANGING: Final = EffectsBy("operation", {**READING.table, "write": _WRITE, "del
 def file_access_spec(*, writable: bool) -> ToolSpec:
     """Return the tool's specification.
 
-    Without a writable root the model is not told that files could be written.
+    Without a writable root it does not mention writing.
     """
     effects = CHANGING if writable else READING
-    return _words(writable).spec(effects, private=True)
+    return _load_words(writable).spec(effects, private=True)
 
 
-def _words(writable: bool) -> Words:
+def _load_words(writable: bool) -> Words:
     return load_words("file_access_rw" if writable else "file_access")
 
 
 def file_access(roots: Sequence[Root]) -> Tool:
-    """Return the tool for these roots. A relative path is looked for in each of them."""
+    """Return the tool for these roots. A relative path is searched in each of them."""
     writable = any(root.writable for root in roots)
-    words = _words(writable)
+    words = _load_words(writable)
     files, changes = FileReader(roots, words.notices), Changes(roots, words.notices)
 
     def run(arguments: Mapping[str, Any]) -> str:
@@ -127,7 +127,7 @@ class Changes:
         self._roots = roots
         self._notices = notices
         self._writable: dict[tuple[int, int], bool] = {}
-        for root in roots:  # a folder named twice may be written to if it may be so both times
+        for root in roots:  # a folder that was named twice is writable if both names allow it
             may = self._writable.get(root.identity, True)
             self._writable[root.identity] = may and root.writable
 
@@ -152,16 +152,14 @@ class Changes:
                     undo=context.undo,
                 )
                 if content_bytes is not None:
-                    record_written(
-                        root, parts, digest_content(content_bytes), content_bytes.decode()
-                    )
+                    record_write(root, parts, digest_content(content_bytes), content_bytes.decode())
         key = "deleted" if content_bytes is None else "replaced" if was_replaced else "made"
         return self._notices[key].format(
             path=self._display_path(root, path), size=len(content_bytes or b"")
         )
 
     def preview(self, operation: Operation, path: str, content: object = None) -> Preview:
-        """Return the diff that `make` would make; for a deletion the lost content."""
+        """Return the diff of a change before `make`; for a deletion the lost content."""
         new_text = None if operation == "delete" else encode_content(content).decode()
         with tool_errors():
             root, parts = self._find(operation, path)
@@ -200,13 +198,13 @@ class Changes:
         return make_diff_preview(replace(diff, text=warning_line + diff.text), state, paths)
 
     def _display_path(self, root: Root, path: str) -> str:
-        """Return the path for a reader, absolute if there are several roots."""
+        """Return the path to show, absolute if there are several roots."""
         path = expand_home(path)
         whole = str(root.path / path) if len(self._roots) > 1 else path
         return one_line(whole, marks=True)
 
-    def _candidates(self, path: str, *, making: bool) -> list[Candidate]:
-        """Return the names to walk, for every root that the path may be in."""
+    def _list_candidates(self, path: str, *, making: bool) -> list[Candidate]:
+        """Return each root that the path may be in, with the path's names below it."""
         if path.endswith(("/", "/.")):
             raise WrongFileKind("the path names a folder, not a file")
         parts_by_root = [(root, root.split(path, writing=True)) for root in self._roots]
@@ -225,13 +223,13 @@ class Changes:
     def _find(self, operation: Operation, path: str) -> Candidate:
         """Return the root and the names of the file that a path means.
 
-        If there is none, similar names are suggested. No new file is made whose name only looks
-        different.
+        If there is none, similar names are suggested. A new file is refused if an existing one has
+        a name that looks the same.
         """
         try:
             root, parts = self._find_exact(operation, path)
         except PathAbsent as error:
-            places = self._candidates(path, making=False)
+            places = self._list_candidates(path, making=False)
             raise PathAbsent(f"{error}{did_you_mean(places)}") from None
         if operation in ("write", "create"):
             names = find_equal_names(root, parts, partly=True)
@@ -242,11 +240,12 @@ class Changes:
     def _find_exact(self, operation: Operation, path: str) -> Candidate:
         """Return the root and the names of the file that a path means.
 
-        It is in the first root that has it. A new file goes into a root that has its folder before
-        one that does not, and into a writable root before another.
+        The first root that has the file is taken. For a new file, roots that have its folder come
+        first, and among these the writable ones.
         """
-        candidates = self._candidates(path, making=operation in ("write", "create"))
-        vacant: list[tuple[bool, bool, int]] = []  # whether the folder is missing, is only read
+        candidates = self._list_candidates(path, making=operation in ("write", "create"))
+        # roots without the file: is its folder missing, is it read-only, the candidate's index
+        vacant: list[tuple[bool, bool, int]] = []
         fault: Exception | None = None
         for number, (root, parts) in enumerate(candidates):
             taken, is_file = False, False
@@ -278,7 +277,7 @@ class Changes:
 
 
 def _find_target(root: Root, parts: Sequence[str]) -> str:
-    """Return the absolute path of a file, empty if the root is no longer in its place."""
+    """Return the absolute path of a file, empty if the root was moved or replaced."""
     with contextlib.suppress(OSError):
         if get_identity(root.path.stat()) == root.identity:
             return str(root.path.joinpath(*parts))
@@ -286,7 +285,7 @@ def _find_target(root: Root, parts: Sequence[str]) -> str:
 
 
 def _check_writable(operation: Operation, place: Place) -> None:
-    """Refuse to change a file below a root that is not writable; it may be new."""
+    """Refuse to change an existing file below a root that is not writable."""
     if operation != "create" and not place.writable:
         raise PathRefused(
             f"{place.name} is below a folder that may only be read; "
@@ -297,7 +296,7 @@ def _check_writable(operation: Operation, place: Place) -> None:
 def _check_intended(path: str) -> None:
     """Refuse a path that was meant for another place, such as ``~/x`` or a URL.
 
-    It could be created below the root all the same.
+    Otherwise a file of that name would be created below the root.
     """
     first, below, _ = path.partition("/")
     if first == "~" or (first.startswith("~") and below):
@@ -307,7 +306,7 @@ def _check_intended(path: str) -> None:
 
 
 def _check_names(parts: Sequence[str]) -> None:
-    """Refuse to create names that nobody could read, or with foreign separators."""
+    """Refuse to create names with invisible characters, line breaks or backslashes."""
     for character in "".join(parts):
         if character == "\\":
             raise PathRefused("the path holds a backslash; names are divided by /")
@@ -316,9 +315,10 @@ def _check_names(parts: Sequence[str]) -> None:
 
 
 def _diff_file(fd: int, new_text: str | None, path: str) -> tuple[TextDiff, str]:
-    """Compare a file with a new text, None to delete it; also return the file's state.
+    """Return the diff of a file with a new text, and the file's state. Close the file.
 
-    Both come from the same bytes, whoever writes meanwhile. The file is closed.
+    Both come from the same bytes, even if another process writes meanwhile. The new text is None if
+    the file is to be deleted.
     """
     try:
         content = read_up_to(fd, MAX_SHOWN_BYTES + 1)
@@ -347,7 +347,7 @@ def _diff_file(fd: int, new_text: str | None, path: str) -> tuple[TextDiff, str]
 def _describe_unread(
     size: int, new_text: str | None, path: str, warning: str, *, whole: bool
 ) -> TextDiff:
-    """Describe the change of a file that is no text, or too large to be shown."""
+    """Describe the change of a file that is binary, or too large to be shown."""
     description = "which are no text" if whole else "too many to be shown"
     omitted = "" if whole else f"the present content of {path}, {size} bytes, is not shown"
     if new_text is None:
@@ -380,8 +380,8 @@ EFFECTS: Final[Effects] = frozenset(("write",))
 def create_file(roots: Sequence[Root]) -> Tool:
     """Return the tool for these roots.
 
-    A relative path is made in the first root that has its folder, and in a writable one before
-    another.
+    A relative path is created in the first writable root that has its folder, otherwise in the
+    first root that has it.
     """
     words = load_words("create_file")
     changes = Changes(roots, words.notices)

@@ -1,4 +1,4 @@
-"""`mlx-tools undo`, and what `/undo` in a chat shares with it."""
+"""`mlx-tools undo`, and its parts that `/undo` in a chat uses."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _DO: Final = {
 
 @app.command()
 def undo(session: SessionId = LAST, yes: Yes = False, as_json: AsJson = False) -> int:
-    """Undo the changes of a session that are still as it left them, the newest first."""
+    """Undo the changes of a session, newest first, unless a file changed since."""
     store, requested = open_user_store(), session
     session = store.find(requested)
     session = find_outermost(store, session) if requested == LAST else session
     with Undo(store, session) as undoing:
-        steps = undoing.steps()
+        steps = undoing.list_steps()
         steps_done = _undo_steps(undoing, steps, yes=yes, hint="--yes undoes what can be undone")
     if steps_done is None:
         return EXIT_OK
@@ -44,7 +44,7 @@ def undo(session: SessionId = LAST, yes: Yes = False, as_json: AsJson = False) -
         changes = [step.to_json() for step in steps_done]
         print_json({"session": session, "changes": changes, "undone": undone, "refused": refused})
     else:
-        _tell_undone(steps_done)
+        _print_steps(steps_done)
         if not steps_done:
             undoable_session = find_undoable(store)
             hint = (
@@ -57,9 +57,9 @@ def undo(session: SessionId = LAST, yes: Yes = False, as_json: AsJson = False) -
 
 
 def undo_question(sessions: Sequence[str], present: str) -> bool:
-    """Undo what the last question of a chat changed, as far as the user agrees.
+    """Undo the changes of a chat's last question that the user agrees to.
 
-    A session whose changes are all refused is told of, and the one before it is undone.
+    If all changes of a session are refused, this is reported, and the session before it is undone.
 
     Args:
         sessions: the sessions of the chat, the newest last.
@@ -71,9 +71,9 @@ def undo_question(sessions: Sequence[str], present: str) -> bool:
     store, found = open_user_store(), False
     for session in reversed(sessions):
         with Undo(store, session, session_id=present) as undoing:
-            steps = undoing.steps(of_question=True)
+            steps = undoing.list_steps(of_question=True)
             hint = f"mlx-tools undo {session} --yes"
-            _tell_undone(_undo_steps(undoing, steps, hint=hint) or ())
+            _print_steps(_undo_steps(undoing, steps, hint=hint) or ())
             found = found or bool(steps)
             if any(step.status == "due" for step in steps):
                 break
@@ -83,14 +83,14 @@ def undo_question(sessions: Sequence[str], present: str) -> bool:
 def _undo_steps(
     undoing: Undo, steps: Sequence[UndoStep], *, yes: bool = False, hint: str
 ) -> list[UndoStep] | None:
-    """Undo the changes that the user agrees to; return what became of each.
+    """Undo the changes that the user agrees to, and return all with their status.
 
-    None if that is not wanted. Raises `UsageError` with the ``hint`` where nobody can be asked.
+    None if the user declines. Raises `UsageError` with the ``hint`` if there is no terminal.
     """
     due = count_noun(sum(step.status == "due" for step in steps), "change")
     if not yes and any(step.status == "due" for step in steps):
         for step in steps:
-            print(_change(step), file=sys.stderr)
+            print(_describe_change(step), file=sys.stderr)
         alone, undone = f"{due} would be undone, and ", "nothing was undone"
         if not inputs.confirm(
             f"Undo {due}?", yes, warning=undone, no_terminal_hint=alone, hint=hint
@@ -99,14 +99,14 @@ def _undo_steps(
     return [undoing.undo(step) if step.status == "due" else step for step in steps]
 
 
-def _tell_undone(steps: Iterable[UndoStep]) -> None:
-    """Print what became of changes."""
+def _print_steps(steps: Iterable[UndoStep]) -> None:
+    """Print a line about each change."""
     for step in steps:
-        print_text(_change(step))
+        print_text(_describe_change(step))
 
 
-def _change(step: UndoStep) -> str:
-    """Describe a step in a line: what will happen to the file, or what has."""
+def _describe_change(step: UndoStep) -> str:
+    """Describe a step in a line: the change that will be made to the file, or was."""
     will, did = _DO[step.action]
     path = escape_line(step.change.path)
     if step.status == "refused":

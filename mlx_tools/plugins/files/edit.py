@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from mlx_tools.messages import Effects
 from mlx_tools.plugins.files.access import Changes
-from mlx_tools.plugins.files.known_files import count_lines, note_edited
+from mlx_tools.plugins.files.known_files import count_lines, record_edit
 from mlx_tools.plugins.files.text_edit import MAX_RESULT_CHARS, EditResult, edit_text
 from mlx_tools.store import (
     PathRefused,
@@ -28,7 +28,7 @@ EFFECTS: Final[Effects] = frozenset(("read", "write"))
 """It also reads: an error shows lines of the file."""
 
 MAX_EDITED_BYTES: Final = MAX_RESULT_CHARS
-"""Bytes of the largest file that is edited: a person is shown the whole change."""
+"""Bytes of a file that can be edited: a person must be able to see the whole change."""
 
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -46,16 +46,16 @@ class _FileText(Struct, frozen=True):
 
     @classmethod
     def read(cls, content: bytes, path: str) -> _FileText:
-        """Decode a file. Raises ToolError if it is no text."""
+        """Decode a file. Raises ToolError if it is binary."""
         text = decode_text(content, path)
         encodings = ((mark, name) for mark, name in _MARKS if content.startswith(mark))
         return cls(text, *next(encodings, (b"", "utf-8")))
 
-    def with_text(self, text: str) -> bytes:
+    def encode(self, text: str) -> bytes:
         """Encode another text like this file.
 
         Raises:
-            ToolError: it could not be read back as it was.
+            ToolError: it would read back as a different text.
         """
         nul_allowed = "\0" in self.text
         raw = self.mark + encode_text(text, "new", self.encoding, nul_allowed=nul_allowed)
@@ -90,11 +90,11 @@ class _Edit(Struct, frozen=True):
         old_text = _FileText.read(content, self.path)
         name = one_line(self.path.rpartition("/")[2] or self.path, marks=True)
         edited = edit_text(old_text.text, self.old, self.new, name, replace_all=self.replace_all)
-        return old_text, edited, old_text.with_text(edited.text)
+        return old_text, edited, old_text.encode(edited.text)
 
 
 def edit_file(roots: Sequence[Root]) -> Tool:
-    """Return the tool for these roots; it changes files below writable ones."""
+    """Return the tool for these roots; it changes only files below writable ones."""
     words = load_words("edit_file")
     changes = Changes(roots, words.notices)
 
@@ -117,7 +117,7 @@ def edit_file(roots: Sequence[Root]) -> Tool:
                 undo=context.undo,
             )
             more_lines = count_lines(edited.text) - count_lines(before.text)
-            note_edited(place.root, place.names, state, digest_content(raw), more_lines)
+            record_edit(place.root, place.names, state, digest_content(raw), more_lines)
         numbers = ", ".join(map(str, edited.lines[:20])) + (", …" if edited.lines[20:] else "")
         key = "edited" if len(edited.lines) == 1 else "edited_often"
         values = {"path": shown, "count": len(edited.lines), "lines": numbers, "size": len(raw)}
@@ -136,7 +136,7 @@ def edit_file(roots: Sequence[Root]) -> Tool:
 
 
 def _read_content(fd: int | None, name: str) -> bytes:
-    """Read a file, at most one byte more than may be edited, and close it."""
+    """Read a file, at most one byte more than can be edited, and close it."""
     if fd is None:
         raise WrongFileKind(f"there is no {name} any more")
     try:

@@ -24,7 +24,7 @@ def find_view(root: Root, names: Sequence[str]) -> FileView | None:
     return None if look_up is None else look_up(identify(root, names))
 
 
-def note_lines(
+def record_lines(
     root: Root,
     names: Sequence[str],
     state: str,
@@ -36,7 +36,7 @@ def note_lines(
 ) -> None:
     """Record that the model sees lines of a file.
 
-    Lines of the same state that it saw before count too.
+    They are added to the lines that it saw before, if the file has not changed since.
     """
     known = find_view(root, names)
     is_same = known is not None and known.state == state and not (known.is_cut or is_cut)
@@ -48,13 +48,13 @@ def note_lines(
     current_context().files.append(view)
 
 
-def record_written(root: Root, names: Sequence[str], state: str, text: str) -> None:
+def record_write(root: Root, names: Sequence[str], state: str, text: str) -> None:
     """Record that the model wrote a complete file."""
     total = count_lines(text)
-    note_lines(root, names, state, 1, total, total)
+    record_lines(root, names, state, 1, total, total)
 
 
-def note_edited(
+def record_edit(
     root: Root, names: Sequence[str], old_text: str, new_text: str, extra_lines: int
 ) -> None:
     """Record that the model changed a file in the state ``old_text`` to ``new_text``.
@@ -77,7 +77,8 @@ def count_lines(text: str) -> int:
 def make_warning(root: Root, names: Sequence[str], path: str, state: str, *, replaces: bool) -> str:
     """Return a warning for a person before a change of a file, or an empty text.
 
-    It is one line. With ``replaces`` the whole file is replaced, also what the model has not seen.
+    It is one line. ``replaces`` is True if the whole file is replaced, with lines that the model
+    has not seen.
     """
     view = find_view(root, names)
     if view is None:

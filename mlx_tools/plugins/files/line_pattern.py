@@ -1,7 +1,7 @@
 """A regular expression for lines, matched in time linear in the line.
 
-The engine is Rust's, which pydantic contains and ripgrep uses, with its syntax. It cannot be
-interrupted. So the text that it gets at once is limited by the size of the pattern.
+The engine and the syntax are those of Rust's ``regex``, which pydantic contains and ripgrep uses.
+The engine cannot be interrupted, so a large pattern gets less text at once.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 _LINE_STEPS: Final = 10_000_000  # characters times size of the pattern: half a second at worst
-_PIECE_STEPS: Final = 1_000_000  # for several lines at once: others get their turn in between
+_PIECE_STEPS: Final = 1_000_000  # for several lines at once: other threads run between the pieces
 _MIN_CHARS: Final = 2_000
 _REPEATED: Final = re.compile(r"(?<=(.))\{\s*(\d+)\s*(?:,\s*(\d*)\s*)?\}", re.DOTALL)
 _IGNORES_BLANKS: Final = re.compile(r"\(\?[A-Za-z]*x")
-"""Finds the flag that lets blanks and comments stand before a repetition."""
+"""Finds the flag that allows blanks and comments before a repetition."""
 
 _TEXT_ANCHORS: Final = re.compile(r"\\[Az]|\(\?[A-Za-z]*[m-]")
 """Finds anchors of the whole text, and flags that change the meaning of ``^`` and ``$``."""
@@ -24,7 +24,7 @@ _SPECIAL: Final = re.compile(r"([\\.+*?()|\[\]{}^$#&\-~])")
 
 
 class LinePattern:
-    """A compiled pattern. One that does not compile is searched for as plain text."""
+    """A compiled pattern. If it does not compile, it is searched for as plain text."""
 
     def __init__(self, pattern: str, *, ignore_case: bool = False) -> None:
         flags = "(?i)" if ignore_case else ""
@@ -54,7 +54,7 @@ class LinePattern:
         Lines end at ``\n`` or ``\r\n``, in a text with neither at ``\r``. ``should_stop`` is called
         between pieces of a long text; True ends the search.
         """
-        if "\r" in text:  # alone it ends lines only in a text without other line ends
+        if "\r" in text:  # a lone \r ends lines only in a text without other line ends
             text = text.replace(*("\r\n", "\n") if "\n" in text else ("\r", "\n"))
         number = start = 0
         while start < len(text):
@@ -62,7 +62,7 @@ class LinePattern:
                 return
             stop = self._find_piece_end(text, start)
             piece = text[start:stop] if start or stop < len(text) else text
-            # Most pieces have no match: one call of the engine then settles many lines.
+            # Most pieces have no match, so one call of the engine is enough for many lines.
             if self._piece_matches is None or self._may_match(piece):
                 for line in piece.removesuffix("\n").split("\n"):
                     if self._matches(line[: self.max_line_chars]):
@@ -75,7 +75,7 @@ class LinePattern:
             start = stop
 
     def _find_piece_end(self, text: str, start: int) -> int:
-        """Return the end of a piece, after a line: limited characters, or one line."""
+        """Return the end of a piece: lines up to a limit of characters, at least one."""
         if len(text) - start <= self._piece_chars:
             return len(text)
         stop = text.rfind("\n", start, start + self._piece_chars) + 1
@@ -90,7 +90,7 @@ class LinePattern:
         return self._piece_matches(piece)
 
     def find_match_end(self, line: str) -> int:
-        """Return about where the first match in a matching line ends, to show that part.
+        """Return the approximate end of the first match in a line, to show that part.
 
         The engine only says whether a text matches, so the end is found by bisection.
         """
@@ -125,12 +125,12 @@ def _compile_pattern(pattern: str) -> Callable[[str], bool]:
 
 
 def _measure_size(pattern: str) -> int:
-    """Return an upper bound of how many places of the pattern can be active at once."""
+    """Return an upper bound of the pattern's states that can be active at once."""
     size, factor = len(pattern), 1
     ignores_blanks = _IGNORES_BLANKS.search(pattern) is not None
     for preceding, minimum, maximum in _REPEATED.findall(pattern):
         count = min(int((maximum or minimum)[:9]), 100_000_000)
-        # After a group or another repetition it repeats all of that; so do blanks, if ignored.
+        # After a group, another repetition or ignored blanks, it repeats more than one character.
         if preceding in ")}?*+" or ignores_blanks:
             factor *= max(count, 1)
         else:

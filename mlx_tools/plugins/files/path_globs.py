@@ -1,4 +1,4 @@
-"""Globs as models and shells write them: ``*.{ts,tsx}`` stands for two patterns."""
+"""Globs with braces, which models and shells write: ``*.{ts,tsx}``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 from mlx_tools.tools import ToolError
 
 MAX_GLOBS: Final = 100
-"""Patterns of one glob; nested braces multiply."""
+"""Patterns of one glob. Several pairs of braces multiply."""
 
 
 def expand_glob(glob: str) -> list[str]:
-    """Return the patterns that a glob with braces stands for.
+    """Return the patterns that a glob with braces means.
 
     Raises:
         ToolError: there are more than 100.
@@ -30,7 +30,7 @@ def expand_glob(glob: str) -> list[str]:
             patterns.append(pattern)
             continue
         inner = pattern[start + 1 : stop].split(",")
-        if len(inner) == 1:  # no alternatives: the braces stand for themselves
+        if len(inner) == 1:  # no alternatives: the braces are ordinary characters
             patterns.append(pattern)
             continue
         pending += [

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from mlx_tools.plugins.files.known_files import count_lines, note_lines
+from mlx_tools.plugins.files.known_files import count_lines, record_lines
 from mlx_tools.plugins.files.path_globs import expand_glob
 from mlx_tools.store import (
     PathPatterns,
@@ -32,29 +32,30 @@ from mlx_tools.toolbox import (
 from mlx_tools.tools import ToolError, current_context
 
 MAX_ENTRIES: Final = 1_000
-"""Entries that a list shows; a model narrows the pattern rather than read more."""
+"""Entries that a list shows. To see others, a model can give a narrower pattern."""
 MAX_SCANNED: Final = 100_000
-"""Entries of one folder that are looked at, so a folder of millions takes bounded time."""
+"""Entries of one folder that are read, so that a folder of millions takes limited time."""
 
 MAX_BYTES_BY_LINES: Final = 20_000_000
 """Bytes of a file whose lines are counted: some 400,000 lines."""
 
-_NOTICE_CHARS: Final = 150  # that stay free for the notice which lines are shown
+_NOTICE_CHARS: Final = 150  # reserved for the notice with the numbers of the shown lines
 _MAX_NAMED: Final = 5  # ignored folders that a list names
 
 
 class FileReader:
-    """Reads and lists what is below some roots. Methods raise ToolError."""
+    """Reads files and lists folders below some roots. Methods raise ToolError."""
 
     def __init__(self, roots: Sequence[Root], notices: Mapping[str, str]) -> None:
         self._roots = roots
         self._notices = notices
 
     def read(self, path: str, from_line: int | None = None, lines: int | None = None) -> str:
-        """Return the text of a file, or some of its lines, counted from 1; else its kind.
+        """Return the text of a file, or some of its lines; of a binary file its kind.
 
-        Without numbers a text is returned completely, up to `MAX_TEXT_BYTES`, or up to the last
-        line that the model can see. For a part, a notice says which lines of how many it has.
+        Lines are counted from 1. Without line numbers the whole text is returned, up to
+        `MAX_TEXT_BYTES`, or up to the last line that the model can see. A notice after a part has
+        its line numbers and the number of all lines.
         """
         fd, root, names = open_first(self._roots, path, Root.open_file)
         try:
@@ -74,18 +75,18 @@ class FileReader:
         cut_notice = self._notices["cut"].format(kept=max_bytes, size=size) if is_cut else ""
         state, total = digest_content(content), count_lines(text)
         if is_whole or (from_line is None and lines is None and len(text) <= (room or 0)):
-            note_lines(root, names, state, 1, total, total, is_cut=is_cut)
+            record_lines(root, names, state, 1, total, total, is_cut=is_cut)
             return text + cut_notice + self._note_other_name(root, path, names, text)
         first = from_line or 1
         shown, last = self._select_lines(text, path, (first, lines), total, room)
         too_long = room is not None and len(shown) > room
-        note_lines(root, names, state, first, last, total, is_cut=is_cut or too_long)
+        record_lines(root, names, state, first, last, total, is_cut=is_cut or too_long)
         return shown + cut_notice + self._note_other_name(root, path, names, shown)
 
     def _note_other_name(
         self, root: Root, path: str, names: Sequence[str], text_before: str
     ) -> str:
-        """Return a notice if the opened file has another name than was asked for."""
+        """Return a notice if the name of the opened file differs from the requested one."""
         if root.split(path) == tuple(names):
             return ""
         end = "" if not text_before or text_before.endswith("\n") else "\n"
@@ -94,9 +95,9 @@ class FileReader:
     def _select_lines(
         self, text: str, path: str, line_range: tuple[int, int | None], total: int, room: int | None
     ) -> tuple[str, int]:
-        """Return lines of a text in at most ``room`` characters, and the last number.
+        """Return lines in at most ``room`` characters, and the last line's number.
 
-        ``line_range`` has the first line and the most lines.
+        ``line_range`` has the number of the first line, and the maximum of lines.
         """
         separator = "\r" if "\r" in text and "\n" not in text else "\n"
         first, lines = line_range
@@ -140,8 +141,8 @@ class FileReader:
     def find(self, path: str, pattern: str) -> str:
         """Return the files and folders below a folder that match a pattern, with sizes.
 
-        Folders that a ``.gitignore`` names are left out, and named in a notice. Other notices say
-        what could not be looked at.
+        Folders that a ``.gitignore`` names are left out and listed in a notice. Other notices
+        report entries that could not be read.
         """
         patterns = parse_patterns(expand_glob(pattern), "pattern")
         context = current_context()
@@ -168,7 +169,7 @@ class FileReader:
         return "\n".join((*(lines or [self._notices["no_match"]]), *remarks))
 
     def _describe_omissions(self, walk: TreeWalk) -> Iterator[str]:
-        """Yield notices on what a walk has left out."""
+        """Yield notices about entries that a walk has left out."""
         if walk.unreadable:
             yield self._notices["unreadable"].format(count=walk.unreadable)
         if not walk.is_complete:
@@ -218,8 +219,7 @@ def _format_entries(
 ) -> Iterator[str]:
     """Yield the visible entries with their kind.
 
-    Entries that lead to visible ones are included. A character that would break the line is
-    escaped.
+    Folders with visible entries are visible too. Characters that would break the line are escaped.
     """
     for entry in entries:
         mark = ""

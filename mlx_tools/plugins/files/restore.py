@@ -1,9 +1,9 @@
-"""Undoes what the calls of a session replaced, deleted and created.
+"""Undoes the changes of a session: files that were replaced, deleted or created.
 
-Before a built-in tool changes a file, it keeps the old content (`mlx_tools.store.artifacts`) and
-records the new content's digest. So it is always known whether a file still is what the run left.
-Only such a file is touched here. The walk follows no link, and a file is replaced completely or not
-at all (`mlx_tools.store.changes`).
+Before a built-in tool changes a file, it stores the old content (`mlx_tools.store.artifacts`) and
+the new content's digest. The digest shows whether the file has changed since. Only an unchanged
+file is restored. Links are not followed, and a file is replaced completely or not at all
+(`mlx_tools.store.changes`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mlx_tools.store import (
 from mlx_tools.transcript import Header, NestedRecord, UserRecord
 
 Action = Literal["restore", "bring_back", "remove"]
-"""A file gets its old content, comes back, or is removed since the run created it."""
+"""A file gets its old content, is created again, or is removed because the run created it."""
 
 Status = Literal["due", "undone", "refused"]
 
@@ -47,7 +47,7 @@ _NOT_LEFT: Final = "it has changed since the run"
 
 
 class UndoStep(Struct, frozen=True):
-    """One change, and the status of its undoing."""
+    """One change, and the status of its undo."""
 
     session: str
     change: Change
@@ -74,8 +74,8 @@ class UndoStep(Struct, frozen=True):
 class Undo:
     """All changes of one session and of its nested runs that can be undone.
 
-    Use it with ``with``: it locks the sessions, so that no other process uses them or undoes the
-    same meanwhile.
+    Use it with ``with``: it locks the sessions, so that no other process can use them meanwhile or
+    undo the same changes.
 
     Args:
         store: the store of the sessions.
@@ -103,11 +103,11 @@ class Undo:
     def __exit__(self, *_: object) -> None:
         self._locked_sessions.close()
 
-    def steps(self, *, of_question: bool = False) -> list[UndoStep]:
-        """Return the changes to undo, newest first, without those that never happened.
+    def list_steps(self, *, of_question: bool = False) -> list[UndoStep]:
+        """Return the changes to undo, newest first, without those that were never made.
 
-        With ``of_question`` only those since the last question that led to one that is due; all if
-        none is.
+        With ``of_question``, return only the changes since the last question with a change that can
+        be undone; all changes if there is none.
         """
         changes = [
             (session, change)
@@ -125,7 +125,7 @@ class Undo:
             if now == change.new_state:
                 steps.append(UndoStep(session, change, "due"))
                 states[change.path] = change.old_state
-            elif now == change.old_state:  # it was not made, or was undone before
+            elif now == change.old_state:  # it was never made, or was undone before
                 states[change.path] = now
                 self._stores[session].forget(change.key)
             else:
@@ -134,11 +134,12 @@ class Undo:
         if not of_question or due is None:
             return steps
         asked_at = max(
-            (asked_time for asked_time in self._question_times() if asked_time <= due), default=0.0
+            (asked_time for asked_time in self._iter_question_times() if asked_time <= due),
+            default=0.0,
         )
         return [step for step in steps if step.change.saved_at >= asked_at]
 
-    def _question_times(self) -> Iterator[float]:
+    def _iter_question_times(self) -> Iterator[float]:
         """Yield the times at which the session's questions were asked."""
         with contextlib.suppress(TranscriptError, ValueError):
             for record in self._store.records(self._session):
@@ -146,7 +147,7 @@ class Undo:
                     yield datetime.fromisoformat(record.recorded_at).timestamp()
 
     def undo(self, step: UndoStep) -> UndoStep:
-        """Undo one step that is due, and return its new status. Its copy is then deleted."""
+        """Undo one step that is due, delete its stored copy, and return its new status."""
         store, change = self._stores[step.session], step.change
         try:
             old = store.read_old_content(change.key)
@@ -185,16 +186,16 @@ def find_outermost(store: SessionStore, session: str) -> str:
 
 
 def find_undoable(store: SessionStore) -> str | None:
-    """Return the newest session that has something to undo, or None."""
+    """Return the newest session that has changes to undo, or None."""
     return next(
         (session for session in store.ids() if not _open_undo(store, session).is_empty), None
     )
 
 
 def _open_undo(store: SessionStore, session: str) -> UndoStore:
-    """Return the copies of a session, however old.
+    """Return the stored copies of a session, of any age.
 
-    Expired copies were removed when a session began.
+    Expired copies are removed when a session begins, so they need no check here.
     """
     return store.undo(session, keep=inf)
 
@@ -208,7 +209,7 @@ def _list_sessions(store: SessionStore, session: str) -> list[str]:
             continue
         remaining.remove(current)
         sessions.append(current)
-        with contextlib.suppress(TranscriptError):  # what it kept can be undone all the same
+        with contextlib.suppress(TranscriptError):  # its own changes can still be undone
             records = store.records(current)
             pending += [record.session for record in records if isinstance(record, NestedRecord)]
     return sessions
@@ -228,7 +229,7 @@ def _open_place(change: Change) -> Iterator[Place]:
     """Yield the place of the file.
 
     Raises:
-        PathRefused: its root is a different folder now. Exceptions of the walk pass through too.
+        PathRefused: its root is a different folder now. Exceptions of `open_place` pass through.
     """
     with contextlib.closing(Root(RootName(change.root, writable=True))) as root:
         if str(root.path) != change.root or root.identity[1] != change.inode:

@@ -19,11 +19,11 @@ from mlx_tools.tools import Tool, Words, current_context, load_words
 
 EFFECTS: Final[Effects] = frozenset(("read",))
 MAX_RESULTS: Final = 200
-"""Lines that are shown; more than that and the pattern is too general."""
+"""Lines that are shown. A pattern that matches more is too general."""
 MAX_RESULT_CHARS: Final = 400
 """Characters of a line that are shown."""
 MAX_SECONDS: Final = 20.0
-"""Seconds for one search: some 500,000 files. A shorter time of the call applies too."""
+"""Seconds for one search: some 500,000 files. A shorter time limit of the call applies too."""
 
 MAX_SEARCHED_BYTES: Final = 100_000_000
 """Bytes of one file that are searched."""
@@ -31,7 +31,7 @@ MAX_SEARCHED_BYTES: Final = 100_000_000
 _FIRST_BYTES: Final = 1 << 16  # most files have no more, and a smaller buffer is quicker
 _PIECE_BYTES: Final = 1 << 20
 _MAX_LINE_BYTES: Final = 1 << 23
-_MIN_TEXT: Final = 100  # characters of a line that are shown behind a long path
+_MIN_TEXT: Final = 100  # characters of a line that are shown after a long path
 _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -69,18 +69,18 @@ class _Search:
         self._room = self._context.shown_chars
         self._results: list[str] = []
         self._files = self._unreadable = self._partial = 0
-        self._is_over = False  # so that a further match is not shown
+        self._is_over = False  # True once a match found no room
         self._is_late = False
 
     def run(self) -> str:
-        """Return the matching lines, and remarks on the search."""
+        """Return the matching lines, and notices about the search."""
         everywhere = len(self._roots) > 1 and self._path in (".", "./")
         places = [(root, ()) for root in self._roots] if everywhere else [self._find_place()]
         for root, parts in places:
             self._search(root, parts)
             if self._is_over or self._is_late:
                 break
-        return "\n".join((*self._results, *self._remarks()))
+        return "\n".join((*self._results, *self._iter_notices()))
 
     def _find_place(self) -> tuple[Root, tuple[str, ...]]:
         """Return the root and the names of the file or folder to search."""
@@ -89,7 +89,7 @@ class _Search:
         return root, tuple(parts)
 
     def _search(self, root: Root, parts: tuple[str, ...]) -> None:
-        """Search what is below a folder, or a file."""
+        """Search all files below a folder, or one file."""
         walk = TreeWalk(
             root, self._should_stop, enters=lambda names: self._may_match_below(names, parts)
         )
@@ -112,7 +112,7 @@ class _Search:
         return self._is_late
 
     def _may_match_below(self, names: Sequence[str], parts: Sequence[str]) -> bool:
-        """Return whether the glob may match something below a folder."""
+        """Return whether the glob may match a file below a folder."""
         globs = self._globs
         return globs is None or globs.match_below(names[len(parts) :]) or globs.match_below(names)
 
@@ -142,12 +142,12 @@ class _Search:
             os.close(fd)
 
     def _search_open(self, root: Root, fd: int, path: str) -> None:
-        """Search one open file, piece by piece. A file with a NUL byte is no text."""
+        """Search one open file, piece by piece. A NUL byte means that it is binary."""
         self._files += 1
         self._pattern.has_skipped_text = False
         before = 0
         try:
-            if is_dataless(os.fstat(fd)):  # it would be fetched from iCloud
+            if is_dataless(os.fstat(fd)):  # reading would download it from iCloud
                 self._unreadable += 1
                 return
             has_rest = False
@@ -173,7 +173,7 @@ class _Search:
         result = head + (line if len(line) <= room else self._cut_excerpt(line, room))
         if self._room is not None:
             self._room -= len(result) + 1
-        # Some 300 characters stay for the remarks.
+        # Some 300 characters are left for the notices.
         full = self._room is not None and self._room < 300 and self._results
         if len(self._results) == MAX_RESULTS or full:
             self._is_over = True
@@ -189,7 +189,7 @@ class _Search:
         last = start + room - 2
         return f"…{line[start:last]}" + ("…" if last < len(line) else "")
 
-    def _remarks(self) -> Iterator[str]:
+    def _iter_notices(self) -> Iterator[str]:
         notices = self._notices
         if not self._results:
             yield notices["none"].format(files=self._files)
@@ -243,7 +243,7 @@ def _iter_texts(fd: int) -> Iterator[str | None]:
             is_last, has_rest = True, bool(os.read(fd, 1))
         content, remaining = remaining + content, b""
         stop = len(content) if is_last else content.rfind(b"\n") + 1
-        if stop or len(content) < _MAX_LINE_BYTES:  # of a longer line the rest is another line
+        if stop or len(content) < _MAX_LINE_BYTES:  # a longer line is cut, its rest is a new line
             content, remaining = content[:stop], content[stop:]
         if content:
             yield content.decode("utf-8", "replace")

@@ -1,8 +1,8 @@
 r"""Finds an exact text in a file and replaces it, or shows where it nearly is.
 
-Two texts are equal here if they differ only in line ends (``\n``, ``\r\n``) and in white space at
-the end of lines. Indentation counts. All of this takes time linear in the file, except
-`find_nearest_lines`, which compares a limited number of lines.
+Texts are equal here if they differ only in line ends (``\n``, ``\r\n``) and in white space at the
+end of lines. Indentation counts. The time is linear in the file, except in `find_nearest_lines`,
+which compares a limited number of lines.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from mlx_tools.toolbox import find_equal_lines
 from mlx_tools.tools import ToolError
 
 MAX_RESULT_CHARS: Final = 5_000_000
-"""Characters of the longest edited text: a person is shown the change of as many."""
+"""Characters of an edited text: a person must be able to see the whole change."""
 
 MAX_MESSAGE_CHARS: Final = 4_000
 """Characters of an error that shows the file's own text to copy: some 60 lines."""
 
 MAX_PLACES: Final = 200_000
-"""Places that one call replaces. So many take a second and 100 megabytes."""
+"""Places that one call replaces. This number takes a second and 100 megabytes."""
 
 _MAX_COUNTED: Final = 1_000
-"""Places that an error counts: from a few on, the number says no more."""
+"""Places that an error counts: the exact number of so many helps nobody."""
 
 _TRAILING: Final = " \t\f\v"
 _MAX_NUMBERS: Final = 20  # line numbers that an error lists
 _MAX_LINES: Final = 12  # lines that an error shows of the nearest place
 _MAX_COPIED: Final = 3_000  # characters of the file's own text in an error
 _MAX_CANDIDATES: Final = 200  # lines compared by difflib: more take over a tenth of a second
-_MAX_RANKED: Final = 20_000  # lines that are looked at for words: a tenth of a second
+_MAX_RANKED: Final = 20_000  # lines that are ranked by common words: a tenth of a second
 _MAX_COMPARED_CHARS: Final = 200  # of a line: difflib takes quadratic time
 _WORD: Final = re.compile(r"\w+")
 
@@ -52,7 +52,7 @@ class Span(Struct, frozen=True):
 
 
 class _View(Struct, frozen=True):
-    r"""The lines of a file's text as they are compared, joined by ``\n``."""
+    r"""The lines of a file's text, prepared to be compared and joined by ``\n``."""
 
     text: str
     starts: Sequence[int]
@@ -96,7 +96,7 @@ class TextLines:
         return "\r\n" if 2 * windows > all_ends else "\n"
 
     def unify_ends(self, text: str) -> str:
-        r"""Return another text with ``\n`` for the line ends that count as such here."""
+        r"""Return another text with ``\n`` in place of this file's kind of line end."""
         text = text.replace("\r\n", "\n")
         return text.replace("\r", "\n") if self.separator == "\r" else text
 
@@ -104,10 +104,10 @@ class TextLines:
         """Return the offset where a line's content ends, white space included."""
         return self.starts[line] + len(self.contents[line])
 
-    def exact_view(self) -> _View:
+    def make_exact_view(self) -> _View:
         return _make_view(self.contents)
 
-    def stripped_view(self) -> _View:
+    def make_stripped_view(self) -> _View:
         return _make_view([line.rstrip(_TRAILING) for line in self.contents])
 
 
@@ -124,24 +124,24 @@ def _make_view(lines: Sequence[str]) -> _View:
 def find_spans(lines: TextLines, old: str, max_count: int) -> list[Span]:
     """Return the places of ``old``, in order and without overlaps.
 
-    If there are more than ``max_count``, some of the further ones are missing. If a further place
-    overlaps the only one, both are returned: the text then occurs twice.
+    If there are more than ``max_count``, some are missing. If a second place overlaps the only
+    other one, both are returned, because the text occurs twice.
     """
     old = lines.unify_ends(old)
-    exact = _Finder(lines, lines.exact_view(), old)
+    exact = _Finder(lines, lines.make_exact_view(), old)
     finders = [exact]
     stripped = "\n".join(line.rstrip(_TRAILING) for line in old.split("\n"))
     if stripped and ("\n" in old or stripped != old):
-        finders.append(_Finder(lines, lines.stripped_view(), stripped, old))
+        finders.append(_Finder(lines, lines.make_stripped_view(), stripped, old))
     places: dict[int, Span] = {}
     has_lines = "\n" in old  # then at most one of each kind begins on a line
     for finder in finders:
-        for span in islice(finder.spans(), max_count + 1):
+        for span in islice(finder.find_spans(), max_count + 1):
             places.setdefault(span.first_line if has_lines else span.start, span)
     if len(places) == 1:
         ((key, only),) = places.items()
         for finder in finders:
-            for span in finder.spans(overlapping=True):
+            for span in finder.find_spans(overlapping=True):
                 if (span.first_line if has_lines else span.start) != key:
                     return [only, span]
     return sorted(places.values(), key=lambda span: span.start)
@@ -151,8 +151,8 @@ class _Finder:
     r"""Finds a text in one view of the lines.
 
     ``original`` is the text before white space was removed from the end of its lines. If it ends in
-    white space the text must end where a line does. If its first line is only white space it must
-    begin where a line does. Either is found with the ``\n`` there.
+    white space, the text must end at the end of a line. If its first line is only white space, the
+    text must begin at the start of a line. To check this, the ``\n`` there is part of the search.
     """
 
     def __init__(self, lines: TextLines, view: _View, old: str, original: str = "") -> None:
@@ -164,17 +164,17 @@ class _Finder:
         before, after = "\n" * self._whole_first, "\n" * self._to_line_end
         self._sought, self._search_texts = before + old + after, before + view.text + after
 
-    def spans(self, *, overlapping: bool = False) -> Iterator[Span]:
+    def find_spans(self, *, overlapping: bool = False) -> Iterator[Span]:
         """Yield the places in order; with ``overlapping`` only two, which may overlap."""
         offset = count = 0
         while (offset := self._search_texts.find(self._sought, offset)) >= 0:
-            yield self._span(offset)
+            yield self._locate_span(offset)
             count += 1
             if overlapping and count == 2:
                 return
             offset += 1 if overlapping else self._size
 
-    def _span(self, offset: int) -> Span:
+    def _locate_span(self, offset: int) -> Span:
         """Return the place in the file's text; ``offset`` is its start in the view."""
         view, lines = self._view, self._lines
         end = offset + self._size
@@ -202,8 +202,8 @@ class EditResult(Struct, frozen=True):
 def edit_text(text: str, old: str, new: str, name: str, *, replace_all: bool = False) -> EditResult:
     """Replace ``old`` by ``new``: the only occurrence, or all with ``replace_all``.
 
-    The new text gets the file's line ends. Lines of ``new`` that are those of ``old`` stay as they
-    are in the file.
+    The new text gets the file's line ends. Lines that ``old`` and ``new`` have in common stay
+    unchanged in the file.
 
     Raises:
         ToolError: ``old`` does not occur, or more than once, or nothing would change.
@@ -245,10 +245,10 @@ def edit_text(text: str, old: str, new: str, name: str, *, replace_all: bool = F
 
 
 class _Replacement:
-    """The text that comes in the place of ``old``.
+    """The text that replaces ``old``.
 
-    Lines that ``old`` and ``new`` have in common stay as they are in the file, with their white
-    space and line ends. A changed line keeps its line end.
+    Lines that ``old`` and ``new`` have in common stay unchanged in the file, with their white space
+    and line ends. A changed line keeps its line end.
     """
 
     def __init__(self, lines: TextLines, old: str, new: str) -> None:
@@ -257,9 +257,9 @@ class _Replacement:
         self._new_lines = lines.unify_ends(new).split("\n")
         self._last_old, self._last_new = len(old_lines) - 1, len(self._new_lines) - 1
         self._old_numbers: list[int | None] = [None] * len(self._new_lines)
-        """For each new line the number of the old one that it is, or that it replaces."""
+        """For each new line, the number of the old line that it equals or replaces."""
         self._common = set[int]()
-        """Numbers of the new lines that are old ones."""
+        """Numbers of the new lines that equal an old one."""
         i = j = 0
         equal, _ = find_equal_lines(old_lines, self._new_lines)
         for next_i, next_j, count in (*equal, (len(old_lines), len(self._new_lines), 0)):
@@ -268,7 +268,8 @@ class _Replacement:
             i, j = next_i + count, next_j + count
             self._old_numbers[next_j:j] = range(next_i, i)
             self._common.update(range(next_j, j))
-        # What follows the place goes on behind its last line: only the old last line fits there.
+        # The file's text after the place continues its last line, so only the old last line can be
+        # kept there with its white space.
         if self._old_numbers[-1] != self._last_old:
             self._common.discard(self._last_new)
 
@@ -299,12 +300,12 @@ class _Replacement:
 
 
 def _list_numbers(spans: Sequence[Span]) -> str:
-    """Return the lines of places, from 1, as many as an error can list."""
+    """Return the line numbers of places, counted from 1, as a list for an error."""
     listed = ", ".join(str(span.first_line + 1) for span in spans[:_MAX_NUMBERS])
     return listed + (", …" if len(spans) > _MAX_NUMBERS else "")
 
 
-# --- what stands there instead -------------------------------------------------------------------
+# --- the nearest place ---------------------------------------------------------------------------
 
 
 def _explain_missing(lines: TextLines, old: str, name: str) -> str:
@@ -335,14 +336,14 @@ def _find_other_blanks(
 ) -> tuple[int, int] | None:
     """Return the first and last line of a place that differs only in white space.
 
-    A part of a word is no such place: ``x + 3`` does not stand in ``x + 30``.
+    A part of a word does not count: ``x + 3`` does not occur in ``x + 30``.
     """
     sought = "\n".join(" ".join(line.split()) for line in wanted_lines)
     if not sought.strip():
         return None
     view = _make_view([" ".join(line.split()) for line in lines.contents])
     offset = f"\n{view.text}\n".find(f"\n{sought}\n")
-    if offset < 0:  # else a place within lines
+    if offset < 0:  # no complete lines, so a place within lines is searched
         before = r"(?<!\w)" if _WORD.match(sought[0]) else ""
         after = r"(?!\w)" if _WORD.match(sought[-1]) else ""
         after += r"(?=\n|\Z)" if ends_line else ""
@@ -363,20 +364,22 @@ def find_nearest_lines(lines: TextLines, wanted_lines: Sequence[str]) -> Sequenc
         max(number - i, 0)
         for i in longest_lines
         if wanted_lines[i].strip()
-        for number in _find_like(lines.contents, wanted_lines[i])
+        for number in _find_similar(lines.contents, wanted_lines[i])
     }
     compared = range(min(len(wanted_lines), _MAX_LINES))
-    best, best_score = -1, 0.4  # below it people see no likeness
+    best, best_score = -1, 0.4  # lines with a lower score do not look similar to people
     for start in sorted(starts):
         indexes = [i for i in compared if start + i < len(lines)]
-        score = sum(_measure_likeness(lines.contents[start + i], wanted_lines[i]) for i in indexes)
+        score = sum(
+            _measure_similarity(lines.contents[start + i], wanted_lines[i]) for i in indexes
+        )
         if score / len(compared) > best_score:
             best, best_score = start, score / len(compared)
     return range(best, min(best + len(compared), len(lines))) if best >= 0 else ()
 
 
-def _find_like(contents: Sequence[str], line: str) -> list[int]:
-    """Return the numbers of a few lines similar to one: they share words with it."""
+def _find_similar(contents: Sequence[str], line: str) -> list[int]:
+    """Return the numbers of the few lines that are most similar to a line."""
     words, size = set(_WORD.findall(line)), len(line)
     numbers: Sequence[int] = range(len(contents))
     if len(contents) > _MAX_RANKED:
@@ -391,14 +394,14 @@ def _find_like(contents: Sequence[str], line: str) -> list[int]:
             n,
         ),
     )[:_MAX_CANDIDATES]
-    scores = {number: _measure_likeness(contents[number], line) for number in ranked}
+    scores = {number: _measure_similarity(contents[number], line) for number in ranked}
     return sorted(scores, key=lambda number: (-scores[number], number))[:3]
 
 
-def _measure_likeness(line: str, second: str) -> float:
+def _measure_similarity(line: str, second: str) -> float:
     """Return the similarity of two lines, from 0 to 1."""
     line, second = (text.strip()[:_MAX_COMPARED_CHARS] for text in (line, second))
     matcher = difflib.SequenceMatcher(None, line, second, autojunk=False)
-    # `real_quick_ratio` is an upper bound and costs almost nothing; below 0.3 people see no
-    # likeness.
+    # `real_quick_ratio` is an upper bound and costs almost nothing. Lines below 0.3 do not look
+    # similar to people.
     return matcher.ratio() if matcher.real_quick_ratio() > 0.3 else 0.0

@@ -237,7 +237,7 @@ def undo_rows(store: SessionStore, session: str, *, act: bool) -> list[dict[str,
     ``files``.
     """
     with plugins().exports("files", ChangesNames).Undo(store, session) as undoing:
-        steps = undoing.steps()
+        steps = undoing.list_steps()
         if act:
             steps = [undoing.undo(step) if step.status == "due" else step for step in steps]
     return [
