@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.plugins.command.program_files import trusted_folders
+from mlx_tools.plugins.command.program_files import list_trusted_folders
 from mlx_tools.plugins.command.rules import (
     MAX_ARGUMENTS,
     MAX_BYTES,
@@ -202,7 +202,7 @@ Planned = Callable[..., list[str]]
 @pytest.fixture
 def planned(root: Root) -> Planned:
     def made(*given: str) -> list[str]:
-        argv = make_plan(RULES, trusted_folders(), [root], given[0], given[1:]).argv
+        argv = make_plan(RULES, list_trusted_folders(), [root], given[0], given[1:]).argv
         return list(argv[1:])
 
     return made

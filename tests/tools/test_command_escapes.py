@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools.plugins.command.program_files import find_program, trusted_folders
+from mlx_tools.plugins.command.program_files import find_program, list_trusted_folders
 from mlx_tools.plugins.command.rules import load_rules, make_plan
 from mlx_tools.store.roots import PathAbsent, PathRefused, Root, RootName
 from tests.tables import table
@@ -200,7 +200,7 @@ class Tried:
 @pytest.fixture(scope="module")
 def tried(place: Place) -> Tried:
     root = Root(RootName(str(place.root)))
-    folders = trusted_folders()
+    folders = list_trusted_folders()
     found = cache(lambda name: find_program(name, folders))  # else most of the time is spent here
     refused, remaining = 0, []
     for name, before in programs():
@@ -243,5 +243,5 @@ def test_what_is_not_refused_comes_to_nothing(place: Place, tried: Tried, most: 
 def test_a_program_without_rules_is_refused(name: str, place: Place) -> None:
     root = Root(RootName(str(place.root)))
     with pytest.raises(PathRefused, match="not allowed"):
-        make_plan(load_rules(), trusted_folders(), [root], name, [])
+        make_plan(load_rules(), list_trusted_folders(), [root], name, [])
     root.close()

@@ -14,8 +14,13 @@ from pathlib import Path
 import pytest
 
 from mlx_tools.messages import replace
-from mlx_tools.plugins.command.program_files import trusted_folders
-from mlx_tools.plugins.command.rules import find_hidden, load_rules, make_plan, repository_state
+from mlx_tools.plugins.command.program_files import list_trusted_folders
+from mlx_tools.plugins.command.rules import (
+    find_hidden,
+    keep_repository_lines,
+    load_rules,
+    make_plan,
+)
 from mlx_tools.plugins.command.sandbox import detect_sandbox, run
 from mlx_tools.plugins.command.sandbox_view import SandboxView
 from mlx_tools.store.roots import Root, RootName
@@ -166,11 +171,11 @@ WORDS = [
 def with_the_right_to_write(root: Path, words: list[str]) -> int:
     """Runs git as the tool does, but so that it could write below the root."""
     opened = Root(RootName(str(root)))
-    made = make_plan(load_rules(), trusted_folders(), [opened], "git", words)
+    made = make_plan(load_rules(), list_trusted_folders(), [opened], "git", words)
     config = str(root / ".git" / "config")
     private = replace(find_hidden([opened]), repositories=[])
     view = SandboxView(
-        str(root), [(str(root), True)], private, {config: repository_state(Path(config))}
+        str(root), [(str(root), True)], private, {config: keep_repository_lines(Path(config))}
     )
     environment = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **made.environment}
     with detect_sandbox().confine(made.argv, view) as confined:
@@ -268,8 +273,8 @@ def test_of_a_configuration_only_what_git_must_know_is_left(tmp_path: Path) -> N
         "\tworktreeConfig = true\n"
         "[core] fsmonitor = x\n\tfilemode = true; x\n\tignorecase = x\\\n\tfsmonitor = y\n"
     )
-    assert repository_state(config).decode().split("\n") == [
+    assert keep_repository_lines(config).decode().split("\n") == [
         *("[core]", "\trepositoryformatversion = 1", "\tbare = false", "[extensions]"),
         *("\tobjectformat = sha256", ""),
     ]
-    assert repository_state(tmp_path / "missing") == b""
+    assert keep_repository_lines(tmp_path / "missing") == b""

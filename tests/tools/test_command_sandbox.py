@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.plugins.command.checks import check_sandbox
-from mlx_tools.plugins.command.program_files import find_trusted, trusted_folders
+from mlx_tools.plugins.command.program_files import find_trusted, list_trusted_folders
 from mlx_tools.plugins.command.rules import MAX_HIDDEN, HiddenPaths, find_hidden
 from mlx_tools.plugins.command.run_command import run_command
 from mlx_tools.plugins.command.sandbox import (
@@ -40,7 +40,7 @@ from tests.tools.sandboxed import WHY_NOT, called
 from tests.tools.sbpl import Malformed, Profile
 from tests.waiting import HANG
 
-FOLDERS = trusted_folders()
+FOLDERS = list_trusted_folders()
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def test_a_program_that_others_could_change_is_not_trusted(tmp_path: Path) -> No
     (tmp_path / "cat").chmod(0o755)
     tmp_path.chmod(0o777)
     assert find_trusted("cat", [str(tmp_path)]) is None
-    assert trusted_folders([str(tmp_path), "relative", ".", ""]) == ()
+    assert list_trusted_folders([str(tmp_path), "relative", ".", ""]) == ()
     for name in ("", ".", "..", "../bin/cat", "/bin/cat", "no-such-program", "-cat", "c\0at"):
         assert find_trusted(name, FOLDERS) is None
 

@@ -12,13 +12,13 @@ from mlx_tools.plugins.command.program_files import (
     HOMEBREW,
     ProgramFile,
     find_program,
-    trusted_folders,
+    list_trusted_folders,
 )
 from mlx_tools.plugins.command.rules import load_rules, make_plan
 from mlx_tools.store import PathAbsent, PathRefused, Root, RootName
 from tests.tables import table
 
-FOLDERS = trusted_folders()
+FOLDERS = list_trusted_folders()
 
 
 def put_program(folder: Path, name: str = "greet") -> Path:

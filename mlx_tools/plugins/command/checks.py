@@ -22,7 +22,7 @@ def checks(configuration: Configuration) -> list[Check]:
 def check_sandbox(
     platform: str = sys.platform, *, find: Callable[[str], tuple[str, str]] = try_sandbox
 ) -> Check:
-    """Check that programs can be confined: the sandbox is tried out."""
+    """Check that programs can be confined, by a trial run of the sandbox."""
     name, fault = find(platform)
     if fault:
         return Check("sandbox", "warn", fault, "run_command stays off; all other tools work")

@@ -1,4 +1,4 @@
-"""Finds programs, and checks that nobody else can have changed them."""
+"""Finds programs, and checks that no other user can have changed them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ HOMEBREW: Final = ("/opt/homebrew/bin", "/usr/local/bin")
 """Homebrew's folders of programs on a Mac. They belong to the user who installed it."""
 
 _ADMIN: Final = 80
-"""The id of macOS's group of administrators, who may become the system's user anyway. Homebrew's
-folders and /Applications are writable for it."""
+"""The id of macOS's group of administrators, which may write to Homebrew's folders and to
+/Applications. It is trusted, since administrators can become the system's user anyway."""
 
 _SHIMS: Final = frozenset(
     (
@@ -43,8 +43,8 @@ _SHIMS: Final = frozenset(
         *("pip3", "python3", "ranlib", "size", "strings", "strip", "swift", "swiftc", "yacc"),
     )
 )
-"""Programs of ``/usr/bin`` on a Mac that only start the one of the selected developer tools. In a
-sandbox they cannot find it."""
+"""Programs of ``/usr/bin`` on a Mac that only start the real program of the selected developer
+tools. In a sandbox they cannot find it."""
 
 _SELECTED_LINK: Final = "/var/db/xcode_select_link"
 _DEVELOPER: Final = (
@@ -57,21 +57,18 @@ Make = Literal["gnu", "bsd"]
 
 
 class ProgramFile(Struct, frozen=True):
-    """A program that was found.
-
-    Attributes:
-        path: its absolute path.
-        make: whose options it takes, where GNU's and BSD's programs of a name differ.
-        folders: the folders that it needs to see besides the system's.
-    """
+    """The file of a program."""
 
     path: str
+    """Its absolute path."""
     make: Make = "gnu"
+    """The make of its options, if GNU's and BSD's programs of this name differ."""
     folders: tuple[str, ...] = ()
+    """The folders that it needs to see besides the system's."""
 
 
-def trusted_folders(folders: Sequence[str] = PROGRAM_FOLDERS) -> tuple[str, ...]:
-    """Return the folders that exist and that only the system can write to."""
+def list_trusted_folders(folders: Sequence[str] = PROGRAM_FOLDERS) -> tuple[str, ...]:
+    """Return the existing folders that only the system can write to."""
     return tuple(f for f in folders if Path(f).is_absolute() and _is_trusted(Path(f)))
 
 
@@ -94,7 +91,7 @@ def find_program(
 
     Args:
         name: the program's name.
-        folders: the system's folders of programs (`trusted_folders`).
+        folders: the system's folders of programs (`list_trusted_folders`).
         user_folders: folders that the user trusts; on a Mac Homebrew's are searched too.
         writable: the roots that programs and tools may write to.
         platform: the system, as in `sys.platform`.
@@ -113,7 +110,7 @@ def find_program(
         and Path(path_text).parent == Path("/usr/bin")
     ):
         path_text, is_shim = None, True
-        for path in _developer_programs(name, developer):
+        for path in _iter_developer_programs(name, developer):
             if _is_trusted(path, {SYSTEM, os.getuid()}, {_ADMIN}):
                 _refuse_below(path, writable)
                 return ProgramFile(str(path), "bsd", (str(path.parents[1]),))
@@ -143,7 +140,7 @@ def _find_named(name: str, folders: Sequence[str]) -> Iterator[Path]:
             yield path
 
 
-def _developer_programs(name: str, developer: Sequence[str]) -> Iterator[Path]:
+def _iter_developer_programs(name: str, developer: Sequence[str]) -> Iterator[Path]:
     chosen = [os.path.realpath(_SELECTED_LINK)] if os.path.islink(_SELECTED_LINK) else []  # noqa: PTH114
     for folder in (*chosen, *developer):
         yield from _find_named(name, [str(Path(folder, inner)) for inner in _BINARIES])
@@ -163,7 +160,7 @@ def _is_trusted(
 ) -> bool:
     """Return whether only the owners and groups can change the path.
 
-    This includes where it leads to, and the folders above both.
+    This includes the target of a link, and the folders above both.
     """
     try:
         target = path.resolve(strict=True)

@@ -1,8 +1,8 @@
 """The programs that may run, and the check of their arguments by rules.
 
-The rules are in ``config/commands.toml``; its meaning is described there. Whatever a rule does not
-name is refused. The result has one order, which cannot be read in another way: options first, then
-``--``, then operands.
+The rules are in ``config/commands.toml``, which describes its own format. Arguments that a rule
+does not name are refused. The checked arguments always have the same order, which a program cannot
+misread: options first, then ``--``, then operands.
 """
 
 from __future__ import annotations
@@ -46,33 +46,46 @@ _LISTS: Final = ("flags", "first_substitutes", "anywhere", "leading_words", "ins
 
 
 class Rule(Struct, frozen=True):
-    """The arguments that one program, or one of its subcommands, may be given.
-
-    ``values`` and ``optional`` map options to the kind of their value. ``min_operands`` and
-    ``max_operands`` limit the operands after the ``first`` one. The form ``any`` allows any
-    arguments: it is for the programs that a user added. The other fields are described at the top
-    of the file.
-    """
+    """The arguments that one program, or one of its subcommands, may have."""
 
     name: str
+    """The program, or the program and the subcommand, as messages name it."""
     about: str = ""
+    """A few words on its use."""
     form: Form = "options"
+    """The way to write arguments. ``any`` allows any: it is for programs that a user added."""
     flags: Sequence[str] = ()
+    """Options without a value."""
     values: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Options with a value, each with the kind of the value."""
     optional: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Options with a value that may be left out, each with the kind of the value."""
     digits: bool = False
+    """True if ``-5`` is an option."""
     first: Literal["", "text"] = ""
+    """The kind of the first operand, if it is no path."""
     first_substitutes: Sequence[str] = ()
+    """Options that replace the first operand."""
     operands: Operands = "paths"
+    """The kind of the operands after the first one."""
     min_operands: int = 0
+    """The minimum of operands, without the first one."""
     max_operands: int | None = None
+    """The maximum of operands, without the first one. None for no limit."""
     anywhere: Sequence[str] = ()
+    """Options with which no path is needed."""
     leading_words: Sequence[str] = ()
+    """Arguments that always come first."""
     insert: Sequence[str] = ()
+    """Arguments that always follow the subcommand."""
     repository: bool = False
+    """True if it needs the repository of the first root."""
     excludes: bool = False
+    """True if git is told to leave out private files, which it cannot see."""
     environment: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Environment variables besides those that every program gets."""
     subcommands: Mapping[str, Rule] = msgspec.field(default_factory=dict)
+    """The rules of the subcommands, by name."""
 
 
 @functools.cache
@@ -104,7 +117,7 @@ def _make_rule(name: str, entries: Mapping[str, Any]) -> Rule:
 # --- the arguments of a call --------------------------------------------------------------------
 
 MAX_ARGUMENTS: Final = 256
-"""Arguments of one call; a pattern such as ``*.py`` is one."""
+"""Arguments of one call. A pattern such as ``*.py`` counts as one."""
 MAX_BYTES: Final = 32_768
 """Bytes of all arguments of one call, before patterns are expanded."""
 
@@ -116,14 +129,14 @@ class Word(Struct, frozen=True):
 
     text: str
     kind: Kind = "verbatim"
-    """The check that is still to be made of it.
+    """The check that it still needs.
 
-    Nothing with a ``verbatim`` one. A ``path`` is resolved below the roots, and a ``pattern``
-    expanded there first. A ``revision`` is git's, or a path. A ``free`` one is expanded if that
-    matches anything, and may be anything else.
+    A ``verbatim`` word needs none. A ``path`` is resolved below the roots; a ``pattern`` is
+    expanded there first. A ``revision`` is one of git, or a path. A ``free`` word is expanded if it
+    matches any file, and stays unchanged otherwise.
     """
     option: str = ""
-    """The option before a path that is its value."""
+    """The option, if the word is a path that is an option's value."""
 
 
 def check_arguments(rule: Rule, arguments: Sequence[str]) -> tuple[Word, ...]:
@@ -137,11 +150,11 @@ def check_arguments(rule: Rule, arguments: Sequence[str]) -> tuple[Word, ...]:
         case "any":
             words = [Word(text, "verbatim" if text[:1] == "-" else "free") for text in arguments]
         case "expression":
-            words = _RuleReader(rule).expression(arguments)
+            words = _RuleReader(rule).read_expression(arguments)
         case "subcommands":
             words = _read_subcommand(rule, arguments)
         case _:
-            words = _RuleReader(rule).options(arguments)
+            words = _RuleReader(rule).read_options(arguments)
     return (*map(Word, rule.leading_words), *words)
 
 
@@ -169,7 +182,7 @@ def _read_subcommand(rule: Rule, arguments: Sequence[str]) -> list[Word]:
             f"{rule.name} {_quote(arguments[0])} is not allowed here"
             f"{_hint_at_words(arguments[0])}; there are {allowed_names}"
         )
-    words = _RuleReader(subcommand).options(arguments[1:])
+    words = _RuleReader(subcommand).read_options(arguments[1:])
     return [Word(arguments[0]), *map(Word, subcommand.insert), *words]
 
 
@@ -181,8 +194,8 @@ class _RuleReader:
         self._kinds = {**rule.optional, **rule.values}
         self._seen_options: set[str] = set()
 
-    def options(self, arguments: Sequence[str]) -> list[Word]:
-        """Read the usual form: options, which start with a dash, and operands, mixed."""
+    def read_options(self, arguments: Sequence[str]) -> list[Word]:
+        """Read the usual form: operands, and options that start with a dash, in any order."""
         before: list[str] = []
         after: list[str] = []
         options: list[Word] = []
@@ -191,53 +204,54 @@ class _RuleReader:
             if argument == "--":
                 after = list(remaining)
             elif argument.startswith("-"):
-                options += self._option(argument, remaining)
+                options += self._read_option(argument, remaining)
             else:
                 before.append(argument)
-        return [*options, *self._operands(before, after)]
+        return [*options, *self._list_operands(before, after)]
 
-    def expression(self, arguments: Sequence[str]) -> list[Word]:
-        """Read paths, then from the first other word on an expression, whose order counts."""
+    def read_expression(self, arguments: Sequence[str]) -> list[Word]:
+        """Read paths and then an expression, whose words keep their order."""
         remaining = iter(arguments)
         paths: list[Word] = []
         words: list[Word] = []
         for argument in remaining:
             if words or argument in self._rule.flags or argument.startswith("-"):
-                words += self._option(argument, remaining)
+                words += self._read_option(argument, remaining)
             else:
                 paths.append(Word(argument, "pattern"))
         return [*(paths or [Word(".")]), *words]
 
-    def _option(self, argument: str, remaining: Iterator[str]) -> list[Word]:
+    def _read_option(self, argument: str, remaining: Iterator[str]) -> list[Word]:
         rule = self._rule
         if argument in rule.flags or argument in rule.optional:
             self._seen_options.add(argument)
             return [Word(argument)]
         if kind := rule.values.get(argument):
-            value = self._next(argument, remaining)
+            value = self._read_value(argument, remaining)
             self._check_value(argument, value)
             return [Word(argument), Word(value, "path" if kind == PATH else "verbatim")]
-        if rule.form == "expression":  # its options are whole words
+        if rule.form == "expression":  # its options cannot be bundled
             raise self._refuse_option(argument)
         if rule.digits and _DIGITS.fullmatch(argument):
             return [Word(argument)]
         if not argument.startswith("--"):
-            return self._short(argument, remaining)
+            return self._read_short(argument, remaining)
         name, written, value = argument.partition("=")
         if not written or name not in self._kinds:
             raise self._refuse_option(argument)
         self._check_value(name, value)
         return [Word(value, "path", f"{name}=") if self._kinds[name] == PATH else Word(argument)]
 
-    def _short(self, argument: str, remaining: Iterator[str]) -> list[Word]:
-        """Read short options in one word; the first that takes a value takes the rest."""
+    def _read_short(self, argument: str, remaining: Iterator[str]) -> list[Word]:
+        """Read short options in one word. The rest after one with a value is its value."""
         for position, character in enumerate(argument[1:], start=1):
             option, remainder = f"-{character}", argument[position + 1 :]
             kind = self._kinds.get(option)
-            if kind == PATH:  # no rule has one; a bundle would have to be taken apart
+            # no rule has one: a bundle would have to be split to resolve the path
+            if kind == PATH:
                 raise self._refuse_option(argument)
             if kind is not None and (remainder or option in self._rule.values):
-                value = remainder or self._next(option, remaining)
+                value = remainder or self._read_value(option, remaining)
                 self._check_value(option, value)
                 return [Word(argument), *([] if remainder else [Word(value)])]
             if kind is None and option not in self._rule.flags:
@@ -256,13 +270,13 @@ class _RuleReader:
             fault = f"{_quote(value)} is not allowed here{_hint_at_words(value)}"
             raise PathRefused(f"{self._rule.name} {option}: {fault}")
 
-    def _next(self, option: str, remaining: Iterator[str]) -> str:
+    def _read_value(self, option: str, remaining: Iterator[str]) -> str:
         if (value := next(remaining, None)) is None:
             raise PathRefused(f"{self._rule.name} {option} needs a value")
         return value
 
-    def _operands(self, preceding_words: list[str], following_words: list[str]) -> list[Word]:
-        """Return the operands after ``--``; in git's own forms it keeps its place."""
+    def _list_operands(self, preceding_words: list[str], following_words: list[str]) -> list[Word]:
+        """Return ``--`` and the operands; with git's revisions ``--`` keeps its place."""
         rule = self._rule
         first: list[Word] = []
         if rule.first and self._seen_options.isdisjoint(rule.first_substitutes):
@@ -280,7 +294,7 @@ class _RuleReader:
             )
         kind: Kind = "verbatim" if rule.operands == "text" else "pattern"
         words = [*first, *(Word(text, kind) for text in (*preceding_words, *following_words))]
-        # Behind ``--`` no program takes a file's name such as ``-rf`` for an option.
+        # After ``--`` no program reads a file's name such as ``-rf`` as an option.
         return [Word("--"), *words] if words else []
 
     def _check_count(self, count: int) -> None:
@@ -303,7 +317,7 @@ class _RuleReader:
 
 
 def _hint_at_words(argument: str) -> str:
-    """Return a hint for an argument with blanks: models put several words into one."""
+    """Return a hint for an argument with blanks: models often join several words."""
     has_blanks = any(character.isspace() for character in argument)
     return ": give each word as an item of its own" if has_blanks else ""
 
@@ -314,15 +328,15 @@ def _quote(text: str) -> str:
 
 # --- plans ----------------------------------------------------------------------------------------
 
-# The real command of a call of ``run_command``: a program that was found, checked words and located
-# paths, and the paths that it must not see.
+# The real command of a call of ``run_command``: the program's file, the checked words with resolved
+# paths, and the paths that the program must not see.
 
 
 MAX_EXPANDED_BYTES: Final = 100_000
-"""Bytes of all arguments after patterns were expanded; Linux allows 128 kB for one of them."""
+"""Bytes of all arguments after patterns are expanded. Linux allows 128 kB for one argument."""
 
 _MISREAD: Final = tuple("-+@(!,")
-"""First characters that make some programs read more than a path; ``./`` is put before them."""
+"""First characters that some programs do not read as a part of a path. They get ``./`` in front."""
 
 
 class Plan(Struct, frozen=True):
@@ -338,8 +352,8 @@ class Plan(Struct, frozen=True):
     folders: tuple[str, ...] = ()
     """Folders that it needs to see besides the system's."""
 
-    def state(self) -> str:
-        """Return a digest of the words and of the program's file as it is now.
+    def digest(self) -> str:
+        """Return a digest of the words and of the present state of the program's file.
 
         Raises:
             OSError: the file cannot be read.
@@ -396,8 +410,8 @@ def make_plan(
     arguments = [text for word in checked_words for text in _locate(roots, word)]
     private = find_hidden(roots)
     if rule.subcommands and rule.subcommands[words[0]].excludes:
-        # Git leaves out files that it cannot see: it would report such a file as changed, and show
-        # its committed contents.
+        # Git is told to leave out the hidden files. Otherwise it would report them as changed, and
+        # show their committed contents.
         root_prefix = f"{roots[0].path}/"
         inner_paths = (
             path.removeprefix(root_prefix) for path in private.files if path.startswith(root_prefix)
@@ -415,8 +429,8 @@ def make_plan(
 def _fix_repository(root: Root) -> dict[str, str]:
     """Return the variables that fix the repository: ``.git`` in the first root.
 
-    Git does not search for one, and nothing in the folder may say that it is elsewhere: a
-    configuration that is not hidden would be read there.
+    Git then does not search for a repository. Files in the folder cannot lead it to another one,
+    whose configuration is not hidden.
 
     Raises:
         PathAbsent: there is no such folder.
@@ -443,16 +457,16 @@ def _locate(roots: Sequence[Root], word: Word) -> list[str]:
         case "revision":
             return [_check_revision(roots, word.text)]
         case "free" if pattern:
-            with contextlib.suppress(PathRefused, PathAbsent):  # some text, such as a program's
+            with contextlib.suppress(PathRefused, PathAbsent):  # no path, but some other text
                 return _resolve_paths(roots, word.text, pattern=True)
     return [word.text]
 
 
 def _resolve_paths(roots: Sequence[Root], text: str, *, pattern: bool = False) -> list[str]:
-    """Return a path below a root as the program gets it.
+    """Return the paths below a root that the program gets for a text.
 
-    It is in the first root that has it, else in the first one where it could be. A ``pattern`` that
-    is no file's name becomes the files that it matches in the first root with a match.
+    The first root that has the file is taken, otherwise the first one that could have it. A
+    ``pattern`` that is no file's name becomes the matching files of the first root with a match.
 
     Raises:
         PathRefused: the path is outside the roots, or private.
@@ -475,9 +489,9 @@ def _resolve_paths(roots: Sequence[Root], text: str, *, pattern: bool = False) -
 
 
 def _format_argument(roots: Sequence[Root], root: Root, parts: Sequence[str]) -> str:
-    """Return a path as the program gets it.
+    """Return a path in the form that the program gets.
 
-    It is relative below the first root, where the program runs, else absolute.
+    It is relative below the first root, where the program runs, and absolute below others.
     """
     if root is not roots[0]:
         return str(root.path.joinpath(*parts))
@@ -489,7 +503,7 @@ def _check_revision(roots: Sequence[Root], text: str) -> str:
     """Return a commit, a range, ``COMMIT:PATH`` or a path; git tells them apart.
 
     Raises:
-        PathRefused: it goes up, or names a private file.
+        PathRefused: it has ``..``, or names a private file.
     """
     if text.startswith("/"):
         return _resolve_paths(roots, text)[0]
@@ -508,7 +522,7 @@ def _check_revision(roots: Sequence[Root], text: str) -> str:
 MAX_MATCHES: Final = 1_000
 """Files that one pattern may match."""
 MAX_SCANNED: Final = 100_000
-"""Entries of folders that one pattern may look at. A choice: a source tree has far fewer."""
+"""Entries of folders that are read for one pattern. A choice: a source tree has far fewer."""
 MAX_DEPTH: Final = 100
 
 _MAGIC: Final = re.compile(r"[*?\[]")
@@ -518,18 +532,19 @@ _ANY_DEPTH: Final = "**"
 def expand(root: Root, pattern: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the paths below the root that a pattern matches, sorted.
 
-    ``*``, ``?`` and ``[…]`` match no name that starts with a dot unless the pattern's part does.
-    ``**`` as a whole part matches any number of folders that are not hidden. Private names are not
-    matched. No link is followed.
+    ``*``, ``?`` and ``[…]`` match a name that starts with a dot only if the pattern's part does
+    too. ``**`` as a whole part matches any number of folders that are not hidden. Private names are
+    not matched, and links are not followed.
 
     Raises:
-        PathRefused: there are too many.
+        PathRefused: there are too many paths.
     """
     steps = [*pattern, "*"] if pattern[-1] == _ANY_DEPTH else pattern
     matches: list[tuple[str, ...]] = []
     scanned = 0
     pending: list[tuple[tuple[str, ...], set[int]]] = [((), {0})]
-    while pending:  # folders, each with the steps that come next: of `**` there are several ways
+    # folders, each with the parts of the pattern that come next: `**` can go on in several ways
+    while pending:
         folder, places = pending.pop()
         for place, step in enumerate(steps):
             if place in places and step == _ANY_DEPTH:
@@ -578,9 +593,9 @@ def _list_entries(root: Root, locations: Sequence[str]) -> list[tuple[str, bool]
 # --- what is private below the roots ------------------------------------------------------------
 
 MAX_ENTRIES: Final = 200_000
-"""Files and folders below the roots: so many are searched in about two seconds."""
+"""Files and folders below the roots. The search of so many takes about two seconds."""
 MAX_HIDDEN: Final = 1_000
-"""Paths that are hidden: each one is a mount of its own."""
+"""Paths that are hidden. Each one needs its own mount."""
 
 _STATE: Final = re.compile(
     r"^[ \t]*(repositoryformatversion|filemode|bare|ignorecase|precomposeunicode|symlinks"
@@ -613,13 +628,13 @@ def find_hidden(roots: Sequence[Root]) -> HiddenPaths:
         try:
             with os.scandir(folder) as scan:
                 entries = list(itertools.islice(scan, MAX_ENTRIES + 1))
-        except OSError:  # the program runs as the same user: what we cannot open, it cannot
+        except OSError:  # the program runs as the same user, so it cannot open the folder either
             continue
         for entry in entries:
             entries_left -= 1
             is_folder = entry.is_dir(follow_symlinks=False)
             if _is_private(entry.name, private_parent):
-                # the path that it leads to is hidden by its own name, or unseen
+                # the target of a link is hidden by its own name, or lies outside the view
                 if not entry.is_symlink():
                     (hidden_paths.folders if is_folder else hidden_paths.files).append(entry.path)
             elif is_folder:
@@ -637,10 +652,10 @@ def find_hidden(roots: Sequence[Root]) -> HiddenPaths:
     return hidden_paths
 
 
-def repository_state(config: Path) -> bytes:
+def keep_repository_lines(config: Path) -> bytes:
     """Return the lines of a configuration that git needs to read a repository.
 
-    Everything that names a program, a file or an address is left out, whatever its name.
+    All other lines are left out, since they could name a program, a file or an address.
     """
     try:
         with open_regular(config) as file:
@@ -662,7 +677,7 @@ def repository_state(config: Path) -> bytes:
 
 @functools.lru_cache(maxsize=10_000)
 def _find_last_private(names: tuple[str, ...]) -> str:
-    """Return the last name that makes what is in such a folder private, else nothing."""
+    """Return the last name in a path that makes a folder's content private, or ""."""
     private_names = [
         name for name in names if any(fnmatchcase(fold_name(name), p) for p in FOLDERS)
     ]

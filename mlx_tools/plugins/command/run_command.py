@@ -11,8 +11,8 @@ from typing import Any, Final
 from mlx_tools.errors import ErrorCode, UsageError
 from mlx_tools.messages import Effects, replace
 from mlx_tools.paths import expand_user
-from mlx_tools.plugins.command.program_files import trusted_folders
-from mlx_tools.plugins.command.rules import Plan, Rule, load_rules, make_plan, repository_state
+from mlx_tools.plugins.command.program_files import list_trusted_folders
+from mlx_tools.plugins.command.rules import Plan, Rule, keep_repository_lines, load_rules, make_plan
 from mlx_tools.plugins.command.sandbox import (
     MAX_OUTPUT_BYTES,
     NoSandbox,
@@ -27,17 +27,17 @@ from mlx_tools.toolbox import tool_errors
 from mlx_tools.tools import Preview, Tool, ToolError, current_context, load_words
 
 EFFECTS: Final[Effects] = frozenset(("read", "write", "execute"))
-"""The effects of every call: no rule so far shows that a program is harmless. The network is not
-among them, since the sandbox has none."""
+"""The effects of every call, because no rule proves that a program is harmless. The network is not
+among them, because the sandbox has none."""
 
 _MARGIN: Final = 0.9
-"""The share of a call's time that a program may take; ending it takes the rest."""
+"""The share of a call's time that a program may take. The rest is left to end it."""
 
 _SECONDS: Final = 60.0
 """Seconds that a program may take if the call has no time limit."""
 
 _PRINTED_CHARS: Final = 3_000
-"""Characters of the output that the error of a program that was ended shows: some 50 lines."""
+"""Characters of output in the error about a program that was ended: some 50 lines."""
 
 _END_MESSAGES: Final[Mapping[str, str]] = {
     "timeout": "it did not end in time, and was ended with all that it started",
@@ -52,16 +52,16 @@ def run_command(
     find: Callable[[], Sandbox] = detect_sandbox,
     folders: Iterable[str] = (),
 ) -> Tool:
-    """Return the tool for these roots; programs run in the first one.
+    """Return the tool for these roots. Programs run in the first one.
 
     Args:
         roots: the folders that programs may see.
-        programs: further programs, from the system's folders, that may run with any arguments.
+        programs: further programs of the system's folders, which may run with any arguments.
         find: returns the sandbox, or raises NoSandbox.
         folders: folders of programs that the user trusts.
 
     Raises:
-        UsageError: a program's name cannot be one, or a folder is not absolute.
+        UsageError: a program's name is not valid, or a folder is not absolute.
     """
     names = tuple(programs)
     for name in names:
@@ -131,17 +131,17 @@ class _Commands:
         self._notices = load_words("run_command").notices
 
     def preview(self, arguments: Mapping[str, Any]) -> Preview:
-        """Return the words that would really run. Raises ToolError."""
+        """Return the words of the real command. Raises ToolError."""
         with tool_errors(f"{arguments['program']} cannot be run"):
-            command_plan = self._plan(arguments)
-            return Preview(shlex.join(command_plan.argv), command_plan.state())
+            command_plan = self._make_plan(arguments)
+            return Preview(shlex.join(command_plan.argv), command_plan.digest())
 
     def run(self, arguments: Mapping[str, Any]) -> str:
         """Run a program; an exit code other than 0 is no error. Raises ToolError."""
         context = current_context()
         with tool_errors(f"{arguments['program']} cannot be run"):
-            command_plan = self._plan(arguments)
-            if context.expected is not None and context.expected != command_plan.state():
+            command_plan = self._make_plan(arguments)
+            if context.expected is not None and context.expected != command_plan.digest():
                 raise ToolError(
                     "the program or its arguments have changed since the approval; nothing was run"
                 )
@@ -151,7 +151,7 @@ class _Commands:
                 raise ToolError(str(error), code="disabled") from None
             seconds = _SECONDS if context.timeout is None else context.timeout * _MARGIN
             with found_sandbox.confine(
-                command_plan.argv, self._view(command_plan, found_sandbox)
+                command_plan.argv, self._make_view(command_plan, found_sandbox)
             ) as confined:
                 environment = _make_environment(command_plan.environment, command_plan.folders)
                 result = run(confined, environment, seconds, lambda: bool(context.cancelled))
@@ -160,14 +160,14 @@ class _Commands:
             raise ToolError(f"the sandbox could not be set up: {detail[:300]}")
         if result.ending in _END_MESSAGES:
             code: ErrorCode = "timeout" if result.ending == "timeout" else "tool_error"
-            message, printed = _END_MESSAGES[result.ending], "\n".join(self._output_parts(result))
-            if printed:  # its end says where the program was
+            message, printed = _END_MESSAGES[result.ending], "\n".join(self._list_output(result))
+            if printed:  # the end of the output shows how far the program got
                 cut = "[…]\n" if len(printed) > _PRINTED_CHARS else ""
                 message = f"{message}; it printed:\n{cut}{printed[-_PRINTED_CHARS:]}"
             raise ToolError(message, code=code, max_chars=_PRINTED_CHARS + 200)
-        return self._report(result)
+        return self._format_result(result)
 
-    def _plan(self, arguments: Mapping[str, Any]) -> Plan:
+    def _make_plan(self, arguments: Mapping[str, Any]) -> Plan:
         if why := _find_obstacle(self._roots):
             raise PathRefused(why)
         program, words = arguments["program"], arguments.get("arguments", ())
@@ -180,7 +180,7 @@ class _Commands:
             user_folders=self._user_folders,
         )
 
-    def _view(self, plan: Plan, box: Sandbox) -> SandboxView:
+    def _make_view(self, plan: Plan, box: Sandbox) -> SandboxView:
         first = self._roots[0].path
         replaced: dict[str, bytes] = {}
         if plan.rule.repository:
@@ -191,19 +191,19 @@ class _Commands:
                 )
             config = first / ".git" / "config"
             if str(config) in plan.private.files:
-                replaced[str(config)] = repository_state(config)
+                replaced[str(config)] = keep_repository_lines(config)
         if not all(map(_is_in_place, self._roots)):
             raise PathRefused("a root was moved or replaced since it was opened")
-        free = plan.rule.form == "any"  # what has rules only reads, and starts nothing
+        free = plan.rule.form == "any"  # programs with rules only read, and start no others
         roots = [(str(root.path), root.writable and free) for root in self._roots]
         return SandboxView(
             str(first), roots, plan.private, replaced, starts=free, programs=plan.folders
         )
 
-    def _report(self, ran: ProcessResult) -> str:
-        """Return the end of the program on the first line, then its output.
+    def _format_result(self, ran: ProcessResult) -> str:
+        """Return how the program ended on the first line, then its output.
 
-        Nothing that it prints can get onto the first line.
+        Its output can never be on the first line.
         """
         notices = self._notices
         first_line = notices["code"].format(code=ran.code)
@@ -211,15 +211,17 @@ class _Commands:
             first_line = notices["flood"].format(kept=MAX_OUTPUT_BYTES)
         elif ran.code < 0:
             first_line = notices["signal"].format(signal=-ran.code)
-        return "\n".join((first_line, *(self._output_parts(ran) or [notices["nothing"]])))
+        return "\n".join((first_line, *(self._list_output(ran) or [notices["nothing"]])))
 
-    def _output_parts(self, ran: ProcessResult) -> list[str]:
+    def _list_output(self, ran: ProcessResult) -> list[str]:
         """Return the printed texts, without their last line ends, under their notices."""
-        output, errors = (self._text(text).rstrip("\n") for text in (ran.output, ran.errors))
+        output, errors = (
+            self._decode_output(text).rstrip("\n") for text in (ran.output, ran.errors)
+        )
         parts = [output] if ran.output else []
         return parts + ([self._notices["errors"], errors] if ran.errors else [])
 
-    def _text(self, output: bytes) -> str:
+    def _decode_output(self, output: bytes) -> str:
         """Return the printed text, or its size if it is binary.
 
         Invalid UTF-8 becomes U+FFFD.
@@ -231,11 +233,11 @@ class _Commands:
 
 @functools.cache
 def _find_folders() -> tuple[str, ...]:
-    return trusted_folders()
+    return list_trusted_folders()
 
 
 def _is_in_place(root: Root) -> bool:
-    """Return whether the path still leads to the folder that was opened."""
+    """Return whether the root's path still leads to the opened folder."""
     try:
         return get_identity(root.path.stat()) == root.identity
     except OSError:
@@ -247,7 +249,7 @@ def _make_environment(
 ) -> dict[str, str]:
     """Return all environment variables of a program.
 
-    None is of this process, and none makes programs load or run something.
+    None comes from this process, and none makes programs load or run other files.
     """
     return {
         "PATH": ":".join((*_find_folders(), *folders)),

@@ -1,10 +1,11 @@
-"""The sandbox of a program: what it can see, and how it runs to its end.
+"""The sandbox of a program, and the run of a program in it.
 
-On Linux ``bwrap`` gives it namespaces of its own (users, processes, network, mounts, IPC, host
-name), no privileges, no terminal, and a new file system. This has the system's programs and
-libraries to read, the roots, an empty ``/tmp``, and nothing else. The program ends when its parent
-ends, with all that it started: the kernel ends a whole process namespace, whatever its processes
-did to leave their group. On macOS ``sandbox-exec`` denies what its profile does not name.
+On Linux ``bwrap`` gives the program its own namespaces (users, processes, network, mounts, IPC,
+host name), no privileges, no terminal, and a new file system. This has only the roots, an empty
+``/tmp``, and the system's programs and libraries, read-only. If the parent ends, the program ends
+with all processes that it started: the kernel ends a process namespace as a whole, even if
+processes left their group. On macOS ``sandbox-exec`` denies everything that its profile does not
+allow.
 """
 
 from __future__ import annotations
@@ -25,50 +26,45 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct, field
 
-from mlx_tools.plugins.command.program_files import find_trusted, trusted_folders
+from mlx_tools.plugins.command.program_files import find_trusted, list_trusted_folders
 from mlx_tools.plugins.command.sandbox_view import SandboxView
 from mlx_tools.plugins.command.seatbelt import build_profile
 from mlx_tools.process import Pipes, end
 
 PROBE_SECONDS: Final = 10.0
-"""Seconds for a trial run. A choice: the sandbox starts within them on a machine under load, too.
-"""
+"""Seconds for a trial run. A choice: enough for the sandbox to start on a machine under load."""
 CPU_SECONDS: Final = 600
-"""Seconds of processor time. Calls end by their own timeout; this stops a program that escaped it.
-"""
+"""Seconds of processor time. Calls have their own timeout; this stops a program that escaped it."""
 FILE_BYTES: Final = 256 << 20
 """Bytes of the largest file that a program may write."""
 MEMORY_BYTES: Final = 4 << 30
-"""Bytes of address space; compilers and interpreters reserve one or two gigabytes."""
+"""Bytes of address space. Compilers and interpreters reserve one or two gigabytes."""
 TEMPORARY_BYTES: Final = 64 << 20
 """Bytes of ``/tmp``, which is in memory."""
 OPEN_FILES: Final = 1_024
 """Open files of one process: the usual default of Linux."""
 PROCESSES: Final = 256
-"""Processes of one program: more than a parallel build starts, fewer than a fork bomb in one look.
-"""
+"""Processes of one program: more than a parallel build starts, and fewer than a fork bomb starts
+between two counts."""
 
 
 class NoSandbox(Exception):
-    """Nothing here can confine a program; the message says why."""
+    """There is no sandbox on this system; the message says why."""
 
 
 class SandboxCommand(Struct, frozen=True):
-    """A command that starts a program in the sandbox.
-
-    Attributes:
-        argv: its words.
-        folder: where it is started.
-        environment: the variables that the sandbox sets.
-        inherited: the descriptors that it inherits.
-        status: the descriptor from which its state is read (JSON lines), if the sandbox tells it.
-    """
+    """A command that starts a program in the sandbox."""
 
     argv: tuple[str, ...]
+    """Its words."""
     folder: str = "/"
+    """The folder that it is started in."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    """The variables that the sandbox sets."""
     inherited: tuple[int, ...] = ()
+    """The descriptors that it inherits."""
     status: int | None = None
+    """The descriptor of the sandbox's report (JSON lines), None if it makes none."""
 
 
 class Bubblewrap(Struct, frozen=True):
@@ -93,7 +89,7 @@ class Bubblewrap(Struct, frozen=True):
                 path: stack.enter_context(_open_data(d)) for path, d in view.replaced_files.items()
             }
             options = build_bwrap_options(self.switches, view, status_end, datas)
-            # By a descriptor, not as arguments: there may be thousands of hidden paths, and any
+            # Options are passed by a descriptor: there may be thousands of hidden paths, and any
             # user can read the arguments of a process.
             option_bytes = b"".join(os.fsencode(option) + b"\0" for option in options)
             fd = stack.enter_context(_open_data(option_bytes))
@@ -101,12 +97,12 @@ class Bubblewrap(Struct, frozen=True):
                 *(self.prlimit, f"--cpu={CPU_SECONDS}", f"--fsize={FILE_BYTES}", "--core=0"),
                 *(f"--as={MEMORY_BYTES}", f"--nofile={OPEN_FILES}"),
             ]
-            # `prlimit` runs inside the sandbox, so its limits do not hold for bwrap itself.
+            # `prlimit` runs inside the sandbox, so its limits do not apply to bwrap itself.
             if _counts_by_namespace(os.uname().release):
                 limits.append(f"--nproc={PROCESSES}")
             yield SandboxCommand(
                 (self.path, "--args", str(fd), "--", *limits, "--", *argv),
-                "/",  # the view's folder is that of the program: --chdir
+                "/",  # the program itself starts in the view's folder: --chdir
                 {"TMPDIR": "/tmp", "LC_ALL": "C.UTF-8"},  # noqa: S108 - empty, and its own
                 (status_end, fd, *datas.values()),
                 status,
@@ -114,7 +110,7 @@ class Bubblewrap(Struct, frozen=True):
 
 
 class Seatbelt(Struct, frozen=True):
-    """``sandbox-exec`` on macOS, with a profile that denies what it does not name."""
+    """``sandbox-exec`` on macOS. Its profile denies everything that it does not allow."""
 
     path: str
 
@@ -137,16 +133,16 @@ Sandbox = Bubblewrap | Seatbelt
 
 @functools.cache
 def detect_sandbox(platform: str = sys.platform) -> Sandbox:
-    """Return the sandbox of this system, tested once.
+    """Return the sandbox of this system. It is tested once.
 
     Raises:
         NoSandbox: there is none; the message says why.
     """
-    return find_sandbox(platform, trusted_folders())
+    return find_sandbox(platform, list_trusted_folders())
 
 
 def try_sandbox(platform: str = sys.platform) -> tuple[str, str]:
-    """Return the name of the sandbox, or else "" and why there is none."""
+    """Return the name of the sandbox and "", or "" and the reason why there is none."""
     try:
         return detect_sandbox(platform).name, ""
     except NoSandbox as error:
@@ -154,7 +150,7 @@ def try_sandbox(platform: str = sys.platform) -> tuple[str, str]:
 
 
 def find_sandbox(platform: str, folders: Sequence[str]) -> Sandbox:
-    """Return the first sandbox that works and that was seen to deny access.
+    """Return the first sandbox that works and denies access in a test.
 
     Args:
         platform: the system, as in `sys.platform`.
@@ -188,8 +184,8 @@ def find_sandbox(platform: str, folders: Sequence[str]) -> Sandbox:
 def probe(candidate: Sandbox, folders: Sequence[str]) -> str | None:
     """Return the fault of a sandbox, None if it confines a program.
 
-    A program in it must read below a root, read nothing outside, write nowhere, and have no network
-    but its own.
+    A program in it must be able to read below a root, but not outside. It must not be able to
+    write, or to share the network.
     """
     cat, touch = find_trusted("cat", folders), find_trusted("touch", folders)
     if cat is None or touch is None:
@@ -214,7 +210,8 @@ def probe(candidate: Sandbox, folders: Sequence[str]) -> str | None:
             return f"does not work here: {detail[:200] or 'it printed nothing'}"
         if b"token out" in read.output:
             return "does not confine: a file outside was read"
-        # The namespace's number is compared, since a machine without network would look the same.
+        # A failed connection proves nothing on a machine without network, so the numbers of the
+        # namespaces are compared.
         if read.status is not None:
             own_network = Path("/proc/self/ns/net").stat().st_ino
             if parse_status(read.status).get("net-namespace") in (None, own_network):
@@ -227,7 +224,7 @@ def probe(candidate: Sandbox, folders: Sequence[str]) -> str | None:
 def _counts_by_namespace(release: str) -> bool:
     """Return whether this Linux counts a user's processes by namespace (since 5.14).
 
-    Older ones count all processes of the user, and the limit would apply to those.
+    Older ones count all processes of the user, so the limit would apply to all of them.
     """
     version = re.match(r"(\d+)\.(\d+)", release, re.ASCII)
     return version is not None and (int(version[1]), int(version[2])) >= (5, 14)
@@ -251,8 +248,8 @@ SWITCHES: Final = (
     frozenset(("proc",)),
     frozenset[str](),
 )
-"""Sets of features that are tried, the best first. ``modern`` are options of bwrap 0.8. Within some
-containers ``/proc`` cannot be mounted."""
+"""Sets of features to try, the best first. ``modern`` are options of bwrap 0.8. In some containers
+``/proc`` cannot be mounted."""
 
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _CONFIGURATION: Final = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime")
@@ -272,8 +269,8 @@ def build_bwrap_options(
     options = ["--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     options += ["--hostname", "sandbox", "--json-status-fd", str(status_end)]
     if "modern" in switches:
-        # In a user namespace of its own the program would have all rights, and with them more of
-        # the kernel to attack.
+        # The program must not create a user namespace: in there it would have all rights, and so
+        # could attack more of the kernel.
         options += ["--unshare-user", "--disable-userns"]
     for path in _SYSTEM:
         if Path(path).is_symlink():
@@ -289,27 +286,27 @@ def build_bwrap_options(
     options += [*size, "--tmpfs", "/tmp"] if size else ["--dir", "/tmp"]  # noqa: S108
     for path in view.programs:
         options += ["--ro-bind", path, path]
-    # Mounts are made in order, and a later one covers an earlier. So inner roots come after outer
-    # ones, and what is hidden comes last.
+    # Mounts are made in order, and a later one covers an earlier one. So inner roots come after
+    # outer ones, and hidden paths come last.
     for path, writable in view.outermost_first:
         options += ["--bind" if writable else "--ro-bind", path, path]
     for path in view.hidden.repositories:
         options += ["--ro-bind", path, path]
     for path in view.hidden.folders:
-        # An empty folder in its place, read-only, so that nothing written there seems to be kept.
+        # An empty folder replaces it. It is read-only: written files would be lost without notice.
         options += ["--tmpfs", path, "--remount-ro", path]
     for path in view.hidden.files:
         if path in descriptors:
             options += ["--ro-bind-data", str(descriptors[path]), path]
         else:
-            options += ["--ro-bind", os.devnull, path]  # a device, and none may be opened there
+            options += ["--ro-bind", os.devnull, path]  # devices cannot be opened there
     return [*options, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", view.folder]
 
 
 def parse_status(data: bytes) -> dict[str, Any]:
-    """Parse the state of a program as the sandbox has reported it so far.
+    """Parse the sandbox's report on a program, which may be incomplete.
 
-    It has ``child-pid`` and the numbers of its namespaces (``net-namespace``, …), later
+    It has ``child-pid`` and the numbers of the namespaces (``net-namespace``, …), and later
     ``exit-code``.
     """
     state: dict[str, Any] = {}
@@ -323,18 +320,18 @@ def parse_status(data: bytes) -> dict[str, Any]:
 # --- running ------------------------------------------------------------------------------------
 
 MAX_OUTPUT_BYTES: Final = 200_000
-"""Bytes of standard output and standard error together: ten times what a model sees at most."""
+"""Bytes of standard output and standard error together: ten times as many as a model can see."""
 
 MAX_STATUS_BYTES: Final = 65_536
 """Bytes of the sandbox's report, which is a few hundred."""
 
 TICK: Final = 0.05
-"""Seconds that one read of the pipes waits while they are drained."""
+"""Seconds that one read waits while the pipes are drained."""
 _COUNT_INTERVAL: Final = 0.01
-"""Seconds between two counts of its processes. A choice: each count reads all of ``/proc``, and a
-fork bomb starts processes meanwhile."""
+"""Seconds between two counts of the program's processes. A choice: each count reads all of
+``/proc``, but a fork bomb starts processes meanwhile."""
 _NICENESS_STEP: Final = 5
-"""Its niceness above ours: on two cores the event loop still gets its turn."""
+"""The program's niceness above ours, so that the event loop gets its turn even on two cores."""
 _GRACE: Final = 0.5
 """Seconds between SIGTERM and SIGKILL, and for the last bytes in the pipes."""
 
@@ -345,7 +342,7 @@ class ProcessResult(Struct, frozen=True):
     """The end of a program, and its output."""
 
     ending: Ending
-    """The reason of the end."""
+    """The reason why it ended."""
     code: int
     """The exit code, negative for a signal."""
     output: bytes
@@ -353,7 +350,7 @@ class ProcessResult(Struct, frozen=True):
     status: bytes | None
     """The report of the sandbox, None if it makes none."""
     was_started: bool
-    """True if the sandbox got as far as starting the program."""
+    """True if the sandbox started the program."""
 
 
 def run(
@@ -362,7 +359,7 @@ def run(
     seconds: float,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> ProcessResult:
-    """Run the command without input, and end it with all that it started.
+    """Run the command without input, and end it with all processes that it started.
 
     It ends by itself, after ``seconds``, when ``cancelled`` returns True, or when it has printed
     `MAX_OUTPUT_BYTES`.
@@ -370,8 +367,8 @@ def run(
     Args:
         command: the command.
         environment: its environment variables.
-        seconds: the time it has.
-        cancelled: returns whether nobody waits any more.
+        seconds: its time limit.
+        cancelled: returns True once the caller no longer waits for the result.
 
     Raises:
         OSError: it cannot be started.
@@ -385,21 +382,22 @@ def run(
         env={**environment, **command.environment},
         cwd=command.folder,
         pass_fds=command.inherited,
-        # A group of its own, which is signalled as a whole, and no terminal to type into.
+        # It gets its own process group, so that signals reach all of it, and no terminal.
         start_new_session=True,
     ) as child:
         try:
             reader = _ChildOutput(child, command.status)
-            with contextlib.suppress(OSError):  # whatever it does, who watches it comes first
+            # the loop that watches the program must get its turn first
+            with contextlib.suppress(OSError):
                 own_niceness = os.getpriority(os.PRIO_PROCESS, 0)
                 os.setpriority(os.PRIO_PROCESS, child.pid, own_niceness + _NICENESS_STEP)
             ending = reader.watch(time.monotonic() + seconds, cancelled)
         finally:
             if command.status is not None:
                 _kill_namespace(child)
-            # one that multiplies is given no time for it
+            # a fork bomb gets no time to go on
             end(child, 0.0 if ending == "processes" else _GRACE)
-        # Only now: before `end` a process that got away could hold the pipes open.
+        # Not before `end`: a process that escaped could hold the pipes open.
         last = reader.drain()
         if ending == "finished":
             ending = last
@@ -411,31 +409,32 @@ def run(
 
 
 def _kill_namespace(child: subprocess.Popen[bytes]) -> None:
-    """Kill all that bwrap has started, if it still runs.
+    """Kill all processes that bwrap has started, if it still runs.
 
-    bwrap's child leaves its group a moment before it asks the kernel to end with its parent. If
-    bwrap were killed in between, the child would run on. So bwrap is stopped first, and starts
-    nothing more while its children are looked for. The first process of a namespace takes the
-    others with it.
+    bwrap's child leaves its group a moment before it asks the kernel to end it with its parent. If
+    bwrap were killed in between, the child would run on. So bwrap is stopped first, and cannot
+    start others while its children are searched. The end of a namespace's first process ends all
+    others in it.
     """
     if child.poll() is not None:
         return
     os.kill(child.pid, signal.SIGSTOP)
-    if sys.platform == "linux":  # bwrap runs nowhere else, and not every macOS has `waitid`
-        # It ends or stops; WNOWAIT leaves its end to `Popen`.
+    if sys.platform == "linux":  # bwrap is only for Linux, and not every macOS has `waitid`
+        # Wait until it ends or stops; WNOWAIT leaves its exit code to `Popen`.
         os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
     for name in os.listdir("/proc"):  # noqa: PTH208 - there may be very many
         if name.isdecimal():
             # Processes may end between the listing and the reading.
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
-                # The parent is the second field after the name, which may hold any characters.
+                # The parent is the second field after the name. The name may have any characters,
+                # so the last bracket is searched.
                 if int(file.read().rpartition(b")")[2].split()[1]) == child.pid:
                     os.kill(int(name), signal.SIGKILL)
     os.kill(child.pid, signal.SIGKILL)
 
 
 class _ChildOutput:
-    """The output of a child, and the report of the sandbox, as they come."""
+    """The output of a child and the report of the sandbox so far."""
 
     def __init__(self, child: subprocess.Popen[bytes], status: int | None) -> None:
         self.output, self.errors, self.status = bytearray(), bytearray(), bytearray()
@@ -451,7 +450,7 @@ class _ChildOutput:
         self.pipes = Pipes(takers)
 
     def _take(self, buffer: bytearray, piece: bytes) -> bool:
-        # One byte more than allowed is kept, by which the flood is known.
+        # One byte more than allowed is stored, which shows that there was too much output.
         buffer += piece[: MAX_OUTPUT_BYTES + 1 - len(self.output) - len(self.errors)]
         return not self._is_flooded
 
@@ -470,7 +469,7 @@ class _ChildOutput:
             self.pipes.read(min(_COUNT_INTERVAL, max(deadline - time.monotonic(), 0)))
             if self._is_flooded:
                 return "flood"
-            # After the check for a flood: a child that flooded and ended is reported as a flood.
+            # After the check for too much output, since that counts even if the child has ended.
             if self._child.poll() is not None:
                 return "finished"
             if cancelled():
@@ -485,7 +484,7 @@ class _ChildOutput:
     def drain(self) -> Ending:
         """Read the rest of the pipes of a child that has ended.
 
-        The time is limited, since a program that got away might hold them open.
+        The time is limited, because a program that escaped may hold them open.
         """
         deadline = time.monotonic() + _GRACE
         while any(end in self.pipes for end in self._ends) and time.monotonic() < deadline:
@@ -497,13 +496,13 @@ class _ChildOutput:
 def _count_processes(status: bytes) -> int:
     """Return the number of processes of the program, itself included; 0 if unknown.
 
-    The system's own limit does not apply to its superuser, and it does not count by program.
+    The system's own limit is not enough: it does not apply to root, and counts by user.
     """
     namespace = parse_status(status).get("pid-namespace")
     if namespace is None:
         return 0
     count = 0
-    # Processes may end between the listing and `stat`: those are not counted.
+    # Processes that end between the listing and `stat` are not counted.
     for name in os.listdir("/proc"):  # noqa: PTH208 - there may be very many
         if name.isdecimal():
             with contextlib.suppress(OSError):

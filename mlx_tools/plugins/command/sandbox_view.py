@@ -15,17 +15,17 @@ class SandboxView(Struct, frozen=True):
     folder: str
     """The folder that it runs in."""
     roots: Sequence[tuple[str, bool]]
-    """The folders that it sees, each with whether it may write there."""
+    """The folders that it sees, each with True if it may write there."""
     hidden: HiddenPaths = field(default_factory=HiddenPaths)
-    """The places below the roots that it does not see."""
+    """The paths below the roots that it does not see."""
     replaced_files: Mapping[str, bytes] = field(default_factory=dict)
-    """Other contents of some hidden files."""
+    """Contents that replace those of some hidden files."""
     starts: bool = True
-    """It may start other programs."""
+    """True if it may start other programs."""
     programs: Sequence[str] = ()
     """Folders with programs that it may read and run besides the system's."""
 
     @property
     def outermost_first(self) -> list[tuple[str, bool]]:
-        """The roots in an order in which one within another keeps its own rights."""
+        """The roots, outer ones first, so that an inner root keeps its own rights."""
         return sorted(self.roots, key=lambda root: (root[0].count("/"), root[1]))

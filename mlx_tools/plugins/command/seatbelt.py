@@ -1,8 +1,9 @@
-"""The profile of ``sandbox-exec`` on macOS: it denies what it does not name.
+"""The profile of ``sandbox-exec`` on macOS. It denies what it does not allow.
 
-If several rules match an operation the last one wins, so hidden paths come last. Rules are about
-paths, not about files. Renaming a folder would take its contents out of the rules on its path. So
-the folders above a hidden path cannot be renamed, and the path is also denied by its name.
+If several rules match an operation, the last one wins, so hidden paths come last. Rules are about
+paths, not about files. If a folder is renamed, the rules on its old path no longer apply to its
+contents. So the folders above a hidden path cannot be renamed, and the path is also denied by its
+name.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 _SYSTEM: Final = (
     *("/usr/lib", "/usr/share", "/System/Library", "/Library/Apple"),
-    # since macOS 13 the loader's cache of the system's libraries lies in images of their own
+    # since macOS 13 the loader's cache of the system's libraries is in separate disk images
     *("/System/Cryptexes", "/System/Volumes/Preboot/Cryptexes"),
 )
 _PROGRAMS: Final = (
@@ -29,13 +30,13 @@ _PROGRAMS: Final = (
 )
 _DATA: Final = (
     *("/private/var/db/dyld", "/private/var/db/timezone"),
-    "/private/var/select",  # which shell /bin/sh is
+    "/private/var/select",  # it selects the shell of /bin/sh
 )
 _LINKS: Final = ("/etc", "/tmp", "/var", "/private/etc/localtime")  # noqa: S108 - links to /private
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 _USERS: Final = "com.apple.system.opendirectoryd.libinfo"
-"""The service for users' names, without which ``ls -l`` waits or fails."""
+"""The service for names of users. Without it ``ls -l`` waits or fails."""
 
 
 def build_profile(program: str, view: SandboxView, temporary: str = "") -> str:
@@ -43,8 +44,8 @@ def build_profile(program: str, view: SandboxView, temporary: str = "") -> str:
 
     Args:
         program: the program's absolute path.
-        view: what it can see and write to.
-        temporary: a folder of its own that it may write to; empty for none.
+        view: the part of the system that it can see and write to.
+        temporary: its own temporary folder, which it may write to; empty for none.
     """
     real_path = os.path.realpath(program)
     places = [*dict.fromkeys((program, real_path))]
@@ -69,7 +70,7 @@ def build_profile(program: str, view: SandboxView, temporary: str = "") -> str:
     readable = (*_SYSTEM, *programs, *_DATA)
     parents = _list_parents((*roots, *readable, *places, *([temporary] if temporary else [])))
     lines += [
-        # without the first no program starts at all: it is looked up with every path
+        # without the first rule no program starts: every path begins with /
         '(allow file-read* (literal "/"))',
         f"(allow file-read-metadata {_to_filters('literal', (*parents, *_LINKS))})",
         f"(allow file-read* {_to_filters('subpath', readable)} {_to_filters('literal', places)})",
@@ -87,10 +88,10 @@ def build_profile(program: str, view: SandboxView, temporary: str = "") -> str:
         lines.append(f"(allow file-map-executable {_to_filters('subpath', roots)})")
     if temporary:
         lines.append(f"(allow file-read* file-write* {_to_filters('subpath', [temporary])})")
-    return "\n".join([*lines, *_hide_rules(view), "(deny network*)", ""])
+    return "\n".join([*lines, *_make_hiding_rules(view), "(deny network*)", ""])
 
 
-def _hide_rules(view: SandboxView) -> list[str]:
+def _make_hiding_rules(view: SandboxView) -> list[str]:
     """Return the rules on hidden paths, and on repositories, which are read-only."""
     roots = [PurePosixPath(path) for path, _ in view.roots]
     private = (*view.hidden.folders, *view.hidden.files)
@@ -99,7 +100,7 @@ def _hide_rules(view: SandboxView) -> list[str]:
         by_name = _filter_by_name(roots, path, parts=1)
         lines.append(f"(deny file-write* {_to_filters('subpath', [path])} {by_name})")
     for path in private:
-        # with the folder's name if that makes it private: ``config`` is only so in ``.git``
+        # with the folder's name if that makes it private: ``config`` is private only in ``.git``
         alone = find_private_part((PurePosixPath(path).name,)) is not None
         by_name = _filter_by_name(roots, path, parts=1 if alone else 2)
         lines.append(f"(deny file-read* file-write* {_to_filters('subpath', [path])} {by_name})")
@@ -109,7 +110,7 @@ def _hide_rules(view: SandboxView) -> list[str]:
         for parent in PurePosixPath(path).parents
         if any(root in parent.parents for root in roots)
     }
-    if holding:  # a folder that is renamed is unlinked from the one above it
+    if holding:  # to rename a folder is to unlink it from the one above it
         lines.append(f"(deny file-write-unlink {_to_filters('literal', sorted(holding))})")
     return lines
 
@@ -117,7 +118,7 @@ def _hide_rules(view: SandboxView) -> list[str]:
 def _filter_by_name(roots: Sequence[PurePosixPath], path: str, *, parts: int) -> str:
     """Return a filter for the last parts of a path anywhere below the roots.
 
-    It also matches all that is in there.
+    It also matches everything below such a path.
     """
     pure = PurePosixPath(path)
     roots_above = [root for root in roots if root in pure.parents]
