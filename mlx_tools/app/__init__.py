@@ -1,7 +1,4 @@
-"""Common parts of all applications.
-
-Settings, and the registry, store, backend and controller.
-"""
+"""Common parts of all applications: settings, tools, store, backend, controller."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ if TYPE_CHECKING:
         check_native_tools,
         check_tried,
         check_verdict,
-        failed_check,
         list_control_tokens,
+        make_failed_check,
     )
     from mlx_tools.app.config import Configuration
-    from mlx_tools.app.config_edit import as_toml, change_user_text, read_user_text, with_value
+    from mlx_tools.app.config_edit import as_toml, change_user_text, edit_value, read_user_text
     from mlx_tools.app.guard import (
         LOCAL_NAMES,
         WAITING,
@@ -45,20 +42,20 @@ if TYPE_CHECKING:
     )
     from mlx_tools.app.hooks import (
         Plugins,
-        backend_makers,
         collect,
+        find_store_kind,
         hookimpl,
-        plugin_commands,
+        list_backend_makers,
+        list_plugin_commands,
         plugins,
-        store_kind,
     )
     from mlx_tools.app.http_server import OpenConnections, ServerConfig
     from mlx_tools.app.kept_session import (
         NO_MODEL,
         SavedSession,
-        as_options,
         call_recorded,
         find_header,
+        make_options,
     )
     from mlx_tools.app.machine_checks import check_autostart, check_machine
     from mlx_tools.app.plugin_guard import tolerate, tolerate_async
@@ -77,8 +74,8 @@ if TYPE_CHECKING:
         Result,
         Results,
         describe_run,
-        failed_result,
         format_table,
+        make_failed_result,
         make_result,
         run_all,
         summarise,
@@ -104,18 +101,18 @@ if TYPE_CHECKING:
         choose_route,
         function_files,
         list_function_files,
+        list_recorded_options,
+        list_reusable_options,
         list_roots,
         load_registry,
         note_left_out,
         open_controller,
         open_selected_backend,
-        recorded_options,
         require_tools_enabled,
-        reusable_options,
         run_settings,
         session_store,
         try_native,
-        with_route_tried,
+        try_route,
         with_settings,
         working_directory,
     )
@@ -125,8 +122,8 @@ __getattr__, __dir__ = attach_names(
     {
         "builtin": ("builtin_tools",),
         "hooks": (
-            *("Plugins", "backend_makers", "collect", "hookimpl", "plugin_commands"),
-            *("plugins", "store_kind"),
+            *("Plugins", "list_backend_makers", "collect", "hookimpl", "list_plugin_commands"),
+            *("plugins", "find_store_kind"),
         ),
         "hook_values": (
             *("BackendMaker", "Command", "SessionTable", "SourceMaker", "StoreKind"),
@@ -139,11 +136,11 @@ __getattr__, __dir__ = attach_names(
             "check_native_tools",
             "check_tried",
             "check_verdict",
-            "failed_check",
+            "make_failed_check",
             "list_control_tokens",
         ),
         "config": ("Configuration",),
-        "config_edit": ("as_toml", "change_user_text", "read_user_text", "with_value"),
+        "config_edit": ("as_toml", "change_user_text", "read_user_text", "edit_value"),
         "guard": (
             "LOCAL_NAMES",
             "WAITING",
@@ -157,7 +154,13 @@ __getattr__, __dir__ = attach_names(
             "listen",
         ),
         "http_server": ("OpenConnections", "ServerConfig"),
-        "kept_session": ("NO_MODEL", "SavedSession", "as_options", "call_recorded", "find_header"),
+        "kept_session": (
+            "NO_MODEL",
+            "SavedSession",
+            "make_options",
+            "call_recorded",
+            "find_header",
+        ),
         "machine_checks": ("check_autostart", "check_machine"),
         "plugin_guard": ("tolerate", "tolerate_async"),
         "probe": (
@@ -165,7 +168,7 @@ __getattr__, __dir__ = attach_names(
             *("make_verdict", "measure"),
         ),
         "results": (
-            *("Key", "Result", "Results", "describe_run", "failed_result", "format_table"),
+            *("Key", "Result", "Results", "describe_run", "make_failed_result", "format_table"),
             *("make_result", "run_all", "summarise"),
         ),
         "proposal": ("Proposal", "Proposer"),
@@ -187,9 +190,9 @@ __getattr__, __dir__ = attach_names(
             "choose",
             "build_controller",
             "open_selected_backend",
-            "reusable_options",
+            "list_reusable_options",
             "open_controller",
-            "recorded_options",
+            "list_recorded_options",
             "require_tools_enabled",
             "build_registry",
             "function_files",
@@ -202,7 +205,7 @@ __getattr__, __dir__ = attach_names(
             "session_store",
             "load_registry",
             "try_native",
-            "with_route_tried",
+            "try_route",
             "with_settings",
         ),
     },

@@ -1,6 +1,6 @@
-"""Commands of mlx-tools that start by themselves, at log-in or every few minutes.
+"""Commands of mlx-tools that the system starts, at log-in or every few minutes.
 
-They are a launchd agent on macOS, and units of systemd's user manager elsewhere.
+On macOS this is done by a launchd agent, elsewhere by units of systemd's user manager.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _PASSED_VARIABLES: Final = re.compile(
 )
 """Variables for folders, the network and our own settings.
 
-A job of launchd or systemd has none of a shell's variables.
+They are stored, because a job of launchd or systemd has none of a shell's variables.
 """
 
 _SECRET: Final = re.compile(r"(?i)key|token|secret|password|authorization")
-"""Parts of the names of others' variables whose values are written to no file."""
+"""Parts of names of foreign variables whose values must not be written to a file."""
 
 _PASSWORD: Final = re.compile(r"://[^/\s@]*:[^/\s@]*@")
 """A user and a password in an address."""
@@ -42,9 +42,9 @@ _PASSWORD: Final = re.compile(r"://[^/\s@]*:[^/\s@]*@")
 _DEFAULT_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 TRIES: Final = 3
-"""The most tries to have launchd start an agent.
+"""Tries to make launchd start an agent.
 
-The old agent ends in its own time. Until then launchd refuses with *Input/output error* or
+The old agent takes some time to end. Until then launchd refuses with *Input/output error* or
 *Operation already in progress*.
 """
 
@@ -58,10 +58,10 @@ Run = Callable[[Sequence[str]], bool]
 def select_variables(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Return the variables that an autostarted command needs.
 
-    The second value is the names of those that are left out since they hold a secret.
+    The second value has the names of variables that are left out because they are secrets.
     """
     selected, left_out = {"PATH": _DEFAULT_PATH}, []
-    # A setting says itself if it is a secret: MLX_TOOLS_LIMITS_MAX_TOKENS is none.
+    # Our own settings declare if they are secrets: MLX_TOOLS_LIMITS_MAX_TOKENS is not.
     settings = {row.env: row.setting.secret for row in table().values()}
     for name, value in sorted(environ.items()):
         if not _PASSED_VARIABLES.fullmatch(name) or not value or not value.isprintable():
@@ -107,17 +107,18 @@ class Autostart(Struct, frozen=True, kw_only=True):
 
     @property
     def left_out(self) -> list[str]:
-        """The names of variables that it would need but that hold a secret."""
+        """The names of variables that the command needs, but which are secrets."""
         return select_variables(self.environ)[1]
 
     def differences(self) -> list[str]:
         """Return the variables whose installed value differs from the present one.
 
-        PATH and the locale do not count. Empty if nothing is installed, or its file cannot be read.
+        PATH and the locale are ignored. Empty if nothing is installed, or if its file cannot be
+        read.
         """
         try:
             text = (self._file if self._is_mac else self._service).read_text(encoding="utf-8")
-            installed = _agent_variables(text) if self._is_mac else _unit_variables(text)
+            installed = _read_agent_variables(text) if self._is_mac else _read_unit_variables(text)
         except (OSError, ValueError):
             return []
         present = self.variables
@@ -126,7 +127,7 @@ class Autostart(Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """Its name for the system."""
+        """The name that the system knows it by."""
         return f"org.mlx-tools.{self.name}"
 
     @property
@@ -137,16 +138,16 @@ class Autostart(Struct, frozen=True, kw_only=True):
     def texts(self, command: Sequence[str]) -> dict[Path, str]:
         """Return the files that start this command, with their texts."""
         if self._is_mac:
-            agent = launch_agent(self.label, command, self.log, self.interval, self.variables)
+            agent = make_launch_agent(self.label, command, self.log, self.interval, self.variables)
             return {self._file: agent}
-        units = {self._service: systemd_unit(command, self.interval, self.variables)}
-        return units | ({self._file: systemd_timer(self.interval)} if self.interval else {})
+        units = {self._service: make_systemd_unit(command, self.interval, self.variables)}
+        return units | ({self._file: make_systemd_timer(self.interval)} if self.interval else {})
 
     def install(self, command: Sequence[str]) -> list[str]:
-        """Start this command from now on, in place of an earlier one.
+        """Start this command automatically from now on, in place of an earlier one.
 
         Returns:
-            The commands that the user still has to run, empty if there are none.
+            The commands that the user still has to run.
 
         Raises:
             UsageError: a file cannot be written.
@@ -168,9 +169,10 @@ class Autostart(Struct, frozen=True, kw_only=True):
         )
 
     def uninstall(self) -> list[str]:
-        """Stop the command, and start it no more.
+        """Stop the command, and no longer start it automatically.
 
-        Return the commands that the user still has to run.
+        Returns:
+            The commands that the user still has to run.
 
         Raises:
             UsageError: nothing is installed.
@@ -188,16 +190,17 @@ class Autostart(Struct, frozen=True, kw_only=True):
     def _bootstrap(self) -> list[str]:
         """Start the agent in place of an older one.
 
-        Return the commands that are left to do.
+        Returns:
+            The commands that the user still has to run.
         """
-        # An agent that is loaded cannot be loaded again.
+        # A loaded agent cannot be loaded again.
         self.run(("launchctl", "bootout", self._target))
         start = ("launchctl", "bootstrap", *self._agent)
         for tries in range(TRIES):
             if tries:
                 self.sleep(PAUSE)
             has_started = self.run(start)
-            # launchd may report success and not know the agent, or the other way round
+            # launchd may report success without knowing the agent, or an error although it does
             if self.run(("launchctl", "print", self._target)) and has_started:
                 return []
         return [shlex.join(start)]
@@ -226,7 +229,7 @@ class Autostart(Struct, frozen=True, kw_only=True):
 
     @property
     def log(self) -> Path:
-        """The file that takes what it prints."""
+        """The file with the command's output."""
         return state_dir(self.environ) / "logs" / f"{self.name}.log"
 
     @property
@@ -239,12 +242,12 @@ class Autostart(Struct, frozen=True, kw_only=True):
         return [shlex.join(command) for command in commands if not self.run(command)]
 
 
-def launch_agent(
+def make_launch_agent(
     label: str, command: Sequence[str], log: Path, interval: int, variables: Mapping[str, str]
 ) -> str:
-    """Return a launchd agent for a command that stays, or runs every few minutes.
+    """Return a launchd agent for a command that keeps running, or runs at intervals.
 
-    Runs that a Mac slept through are made up for once it wakes.
+    If a Mac sleeps at the time of a run, the run follows once it wakes.
     """
     minutes = [{"Minute": minute} for minute in range(0, 60, interval)] if interval else []
     timer = {"StartCalendarInterval": minutes, "StandardOutPath": str(log)}
@@ -260,14 +263,14 @@ def launch_agent(
     return plistlib.dumps(agent).decode()
 
 
-def systemd_unit(
+def make_systemd_unit(
     command: Sequence[str], interval: int, variables: Mapping[str, str] | None = None
 ) -> str:
-    """Return a systemd unit for a command that stays, or that a timer runs."""
-    lines = (f'Environment="{_assigned(n, v)}"\n' for n, v in (variables or {}).items())
+    """Return a systemd unit for a command that keeps running, or that a timer starts."""
+    lines = (f'Environment="{_format_assignment(n, v)}"\n' for n, v in (variables or {}).items())
     environment = "".join(lines)
-    words = " ".join(f'"{_escaped(word)}"' for word in command)
-    # exit codes 1 and 4 are runs that stopped or wait for a person: `schedule runs` lists them
+    words = " ".join(f'"{_escape(word)}"' for word in command)
+    # exit codes 1 and 4 are no failures: a run stopped, or waits for a person (`schedule runs`)
     kind = (
         "Type=oneshot\nSuccessExitStatus=1 4" if interval else "Restart=on-failure\nRestartSec=30"
     )
@@ -282,7 +285,7 @@ Description=mlx-tools
 {install_section}"""
 
 
-def systemd_timer(interval: int) -> str:
+def make_systemd_timer(interval: int) -> str:
     """Return a systemd timer that starts the unit of its name every few minutes."""
     return f"""\
 [Unit]
@@ -298,10 +301,10 @@ WantedBy=timers.target
 """
 
 
-def _assigned(name: str, value: str) -> str:
-    """Return an assignment as it is written between quotes in a unit.
+def _format_assignment(name: str, value: str) -> str:
+    """Return an assignment for the quotes of a unit.
 
-    A unit replaces no variables there.
+    There a unit does not replace variables.
     """
     marks = (("\\", "\\\\"), ('"', '\\"'), ("%", "%%"))
     for plain, escaped in marks:
@@ -309,7 +312,7 @@ def _assigned(name: str, value: str) -> str:
     return f"{name}={value}"
 
 
-def _agent_variables(text: str) -> dict[str, str]:
+def _read_agent_variables(text: str) -> dict[str, str]:
     """Return the variables in an agent's file.
 
     Raises:
@@ -317,21 +320,21 @@ def _agent_variables(text: str) -> dict[str, str]:
     """
     try:
         variables = plistlib.loads(text.encode()).get("EnvironmentVariables", {})
-    except Exception as error:  # expat's, and others
+    except Exception as error:  # errors of expat, and others
         raise ValueError(str(error)) from None
     return variables if isinstance(variables, dict) else {}
 
 
-def _unit_variables(text: str) -> dict[str, str]:
-    """Return the variables of a unit, as `systemd_unit` writes them."""
+def _read_unit_variables(text: str) -> dict[str, str]:
+    """Return the variables of a unit that `make_systemd_unit` wrote."""
     variables = {}
     for name, value in re.findall(r'(?m)^Environment="(\w+)=((?:[^"\\]|\\.)*)"$', text):
         variables[name] = re.sub(r"\\(.)", r"\1", value).replace("%%", "%")
     return variables
 
 
-def _escaped(word: str) -> str:
-    """Return a word as it is written between quotes in a unit."""
+def _escape(word: str) -> str:
+    """Return a word for the quotes of a unit."""
     marks = (("\\", "\\\\"), ('"', '\\"'), ("%", "%%"), ("$", "$$"), ("\n", "\\n"))
     for plain, escaped in marks:
         word = word.replace(plain, escaped)

@@ -1,6 +1,6 @@
-"""The built-in tools, each disabled with the reason if it cannot work here.
+"""The built-in tools. A tool that cannot work here is disabled with the reason.
 
-Those of plugins come by the hook ``tools``.
+Plugins add theirs by the hook ``tools``.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class ToolOptions(TypedDict, total=False):
     """Options of the built-in tools."""
 
     commands: Iterable[str]
-    """Programs that ``run_command`` may run with any arguments, besides its own."""
+    """Further programs that ``run_command`` may run, with any arguments."""
     program_folders: Iterable[str]
-    """Folders in which it looks for programs, besides the system's."""
+    """Further folders in which it searches programs, besides the system's."""
     knowledge_base: str | os.PathLike[str] | None
     """The file of the knowledge base, None for the user's own. Its tools are disabled while it is
     empty."""
@@ -43,12 +43,12 @@ class ToolOptions(TypedDict, total=False):
     """The folder of the notes, which need not exist. Without one, the tools for notes are disabled.
     """
     jobs: Any
-    """The maker of jobs of ``schedule_task``, of its plugin. Without it, that tool is disabled."""
+    """The plugin's maker of jobs for ``schedule_task``. Without it, that tool is disabled."""
     local_hosts: Iterable[str]
-    """Hosts of this machine or its network, each with its port, that ``fetch_url`` may ask, and
-    that results of ``searxng`` may be on."""
+    """Hosts of this machine or its network, each with its port, that ``fetch_url`` may fetch from
+    and results of ``searxng`` may lead to."""
     searxng: str | None
-    """The address of a SearXNG that ``web_search`` asks instead of search engines."""
+    """The address of a SearXNG that ``web_search`` uses instead of search engines."""
 
 
 def builtin_tools(
@@ -81,7 +81,7 @@ def make_request(
     configuration: Configuration | None = None,
     header: Header | None = None,
 ) -> ToolRequest:
-    """Return the parts that tools are made from.
+    """Return the request that tools are made from.
 
     Args:
         roots: see `builtin_tools`.
@@ -107,7 +107,7 @@ def make_request(
 def add_builtin(registry: Registry, request: ToolRequest) -> None:
     """Add the built-in tools to a registry: those of plugins, then those of the core.
 
-    `Registry.with_entry_points` then adds those of plugins of other packages, made from the same.
+    After that `Registry.with_entry_points` adds those of other packages, from the same request.
 
     Raises:
         UsageError: an option is not valid.
@@ -117,18 +117,18 @@ def add_builtin(registry: Registry, request: ToolRequest) -> None:
         for _, made in hooks.call_one(name, "tools", built_in=True, request=request):
             for tool in made:
                 registry.provide(tool)
-    # The core's are last: a model should see what does the work first.
+    # The core's are last, so that a model sees the tools that do the work first.
     registry.provide(tool_search())
     registry.provide(read_artifact())
-    registry.offers = lambda: [*find_entry_points(), *plugin_tools(hooks, request)]
+    registry.offers = lambda: [*find_entry_points(), *list_plugin_tools(hooks, request)]
 
 
-def plugin_tools(hooks: Plugins, request: ToolRequest) -> list[ToolOffer]:
-    """Return the tools that plugins of other packages offer, none of them loaded yet.
+def list_plugin_tools(hooks: Plugins, request: ToolRequest) -> list[ToolOffer]:
+    """Return the tools that plugins of other packages offer, without loading them.
 
     Args:
         hooks: the plugins.
-        request: what the tools are made from.
+        request: the roots, options and settings to make them from.
     """
 
     def make(name: str) -> list[Any]:
@@ -147,8 +147,8 @@ def plugin_tools(hooks: Plugins, request: ToolRequest) -> list[ToolOffer]:
     return made + offered
 
 
-def added_offers(request: ToolRequest) -> list[ToolOffer]:
-    """Return the tools of built-in plugins that a person added."""
+def list_added_offers(request: ToolRequest) -> list[ToolOffer]:
+    """Return the offers of built-in plugins: tools that a person added."""
     hooks = plugins()
     return [
         offer

@@ -2,8 +2,9 @@
 
 Each check is a value, and none of them raises.
 
-A check looks at one property of the server, of the model's files or of this machine. ``warn``: it
-works and could be better. ``fail``: it stops a run. ``skip``: it cannot be found out.
+A check is about one property of the server, of the model's files or of this machine. ``warn`` means
+that it works but could be better, ``fail`` that no run is possible, and ``skip`` that the property
+is unknown.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ from mlx_tools.store import SessionStore, digest_words
 Status = Literal["ok", "warn", "fail", "skip"]
 
 MAX_TOKENS_TRIED: Final = 8
-"""Control tokens that are tried at most: each takes a request."""
+"""Control tokens that are tried. Each takes a request."""
 
 
 class Check(Struct, frozen=True):
-    """One result. ``hint`` says what to do, empty if nothing."""
+    """One result. ``hint`` is the advice for a person, empty for none."""
 
     name: str
     status: Status
@@ -58,8 +59,8 @@ class Check(Struct, frozen=True):
     hint: str = ""
 
 
-def failed_check(name: str, error: MlxToolsError) -> Check:
-    """Return a check that an error ended, with the error's hint."""
+def make_failed_check(name: str, error: MlxToolsError) -> Check:
+    """Return the failed check for an error, with the error's hint."""
     return Check(name, "fail", error.message, error.hint or "")
 
 
@@ -72,16 +73,16 @@ async def check_all(
     control_tokens: Sequence[str] = (),
     native: Check | None = None,
 ) -> list[Check]:
-    """Return all checks of a selected backend, in the order they are shown.
+    """Return all checks of a selected backend, in the order in which they are shown.
 
-    A server of our own is started, and left running; a model in this process is loaded.
+    A server of our own is started and left running. A model in this process is loaded.
 
     Args:
         selected: the backend.
         sessions: the store of transcripts.
         chat_format: the name of the chat format and its source.
         is_explicit: True if a person named the chat format.
-        control_tokens: the control tokens that the chat format writes, to try on the server.
+        control_tokens: the chat format's control tokens, to try on the server.
         native: the result of `check_native_tools`.
     """
     backend, native_checks = selected.backend, [native] if native is not None else []
@@ -108,7 +109,7 @@ async def check_server(
 ) -> tuple[list[Check], CompletionsBackend | None]:
     """Check that the server answers, or each server of a pool.
 
-    The second value is the client of the server that is asked first, None if it does not answer.
+    The second value is the client of the first server, None if that does not answer.
     """
     if isinstance(backend, UpstreamPool):
         checks = []
@@ -125,7 +126,7 @@ async def check_server(
         if dead := health.as_error(str(client.address)):
             raise dead
     except MlxToolsError as error:
-        return [failed_check("server", error)], None
+        return [make_failed_check("server", error)], None
     if health.status in ("unreachable", "loading"):
         hint = health.hint or "wait until it is ready"
         return [Check("server", "fail", health.detail, hint)], None
@@ -147,7 +148,7 @@ async def check_local(backend: LocalModel) -> list[Check]:
     try:
         await backend.start()
     except MlxToolsError as error:
-        return [failed_check("loading", error)]
+        return [make_failed_check("loading", error)]
     return [
         Check("loading", "ok", f"{backend.model.name} is loaded into this process"),
         await check_completion(backend),
@@ -157,11 +158,11 @@ async def check_local(backend: LocalModel) -> list[Check]:
 
 
 async def check_completion(client: Backend) -> Check:
-    """Check that the server completes text as a run needs it: streamed, one token."""
+    """Check that the server streams a completion of one token."""
     try:
         await complete_one(client, 60)
     except MlxToolsError as error:
-        return failed_check("completion", error)
+        return make_failed_check("completion", error)
     return Check("completion", "ok", "one token came, streamed")
 
 
@@ -177,9 +178,9 @@ _CACHE: Final = {
 
 
 async def check_abilities(client: CompletionsBackend, tokens: Sequence[str]) -> list[Check]:
-    """Check the abilities of a server, without a judgement.
+    """Check the abilities of a server; a missing one is no fault.
 
-    These are: control tokens as single tokens, ``logprobs``, ``stop``, cache reporting, grammars.
+    These are control tokens as single tokens, ``logprobs``, ``stop``, cache reporting and grammars.
     """
     tried_tokens = list(dict.fromkeys(filter(None, tokens)))[:MAX_TOKENS_TRIED]
 
@@ -243,7 +244,7 @@ def check_tried(verdict: NativeVerdict | None) -> Check:
 def check_model(selected: SelectedBackend, *, is_explicit: bool = False) -> Check:
     """Check that the served model is known, and that its files are here.
 
-    If the chat format is ``is_explicit``, a run needs no files.
+    If a person named the chat format (``is_explicit``), a run needs no files.
     """
     if selected.model is None:
         said = "the server does not say which model it serves"
@@ -260,7 +261,7 @@ def check_chat_format(
 ) -> Check:
     """Check the source of the chat format: the model's own template is the best one.
 
-    A format that a person named (``is_explicit``) is not doubted.
+    A format that a person named (``is_explicit``) is always accepted.
     """
     if is_explicit:
         has_template = files is not None and files.chat_template is not None
@@ -278,7 +279,7 @@ def check_chat_format(
 def check_verdict(
     verdict_choice: VerdictChoice, style: StyleChoice = "auto", strategy: StrategyChoice = "auto"
 ) -> Check:
-    """Check which verdict holds; ``style`` and ``strategy`` are those of the settings."""
+    """Check which verdict applies; the settings name ``style`` and ``strategy``."""
     named = [f"{name} {value}" for name, value in (("style", style), ("strategy", strategy))]
     named = [text for text in named if not text.endswith(" auto")]
     override = f"; the settings name {' and '.join(named)}" if named else ""
@@ -311,9 +312,9 @@ def check_verdict(
 
 
 def list_control_tokens(chat_format: ChatFormat) -> list[str]:
-    """Return the control tokens that turns of this format are written with.
+    """Return the control tokens of this format's turns.
 
-    Tokens of other formats are not the model's own if this is the right format.
+    If they are not the model's own tokens, the format is that of another model.
     """
     turns = (chat_format.system or (), chat_format.user, chat_format.assistant)
     text = chat_format.bos + "".join(part for turn in turns for part in turn)
@@ -335,7 +336,7 @@ def check_native_tools(chat_format: ChatFormat) -> Check:
 
 
 def check_origins(health: Health | None, *, own_origins: bool) -> Check:
-    """Check that not every web page may read the server's answers."""
+    """Check that a web page cannot simply read the server's answers."""
     if health is None or health.status == "unreachable":
         return Check("web pages", "skip", "the server does not answer")
     if health.allowed_origin == "*":
@@ -365,5 +366,5 @@ def check_store(sessions: SessionStore) -> Check:
     try:
         sessions.check()
     except MlxToolsError as error:
-        return failed_check("transcripts", error)
+        return make_failed_check("transcripts", error)
     return Check("transcripts", "ok", f"{sessions.place} can be written to")

@@ -1,7 +1,7 @@
 """The settings of a run, and the source of each.
 
-The sources, each of which overrides the ones before it: defaults, the user's file, the project's
-files, the environment, the command line.
+There are five sources: defaults, the user's file, the project's files, the environment and the
+command line. Each overrides the ones before it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from msgspec import Struct, convert, structs
 from mlx_tools.app.hooks import plugins
 from mlx_tools.app.project_rules import find_loosened
 from mlx_tools.app.setting_hints import (
-    close_variable,
+    describe_unknown_key,
+    find_close_variable,
     guess_word,
+    list_section_names,
+    map_rows_by_variable,
     not_allowed,
-    rows_by_variable,
-    section_names,
-    unknown_key,
 )
 from mlx_tools.app.setting_rows import Section, SettingRow
 from mlx_tools.app.settings import (
@@ -36,8 +36,8 @@ from mlx_tools.app.settings import (
     PROFILES,
     SESSION,
     Settings,
-    left_out_tables,
-    plugin_sections,
+    list_left_out_tables,
+    load_plugin_sections,
     table,
 )
 from mlx_tools.errors import ConfigError, UsageError
@@ -64,23 +64,23 @@ USER_FILE = "config.toml"
 PROJECT_FILE = "mlx-tools.toml"
 DEFAULT_FILE = "config/default.toml"
 MAX_FILE_BYTES = 1_000_000
-"""A file of settings is never this long."""
+"""Bytes of a file of settings. A real one is far shorter."""
 BYTE_ORDER_MARK = "\N{BYTE ORDER MARK}"
 """Some editors write it before the text of a file."""
 
 WRITING_PRESET = "workspace"
-"""The preset if a folder may be written to and nobody chose tools."""
+"""The preset if a folder may be written to and no tools were chosen."""
 
 RUN_COMMAND = "run_command"
 """The tool that runs programs."""
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
-"""A key that names a variable of the environment."""
+"""A key that names an environment variable."""
 _KEY = re.compile(r"[\x21-\x7e]{1,4000}")
 """A valid key: printable ASCII without spaces."""
 
 _TOOL_CHOICE = ("policy.allow", "policy.preset")
-"""The settings that say which tools may be called."""
+"""The settings that choose the tools that may be called."""
 
 _Choice = tuple[tuple[str, ...] | None, str | None]
 """The allowed tools: a list, or the name of a preset."""
@@ -109,13 +109,12 @@ class Configuration:
     choices: tuple[_Choice, ...]
     """The allowed tools, as (list, preset).
 
-    The first is from the source with the highest rank; each other one is from a project's file, and
-    narrows it.
+    The first is from the source with the highest rank. Each other one is from a project's file, and
+    narrows the first.
     """
     values: Mapping[str, Any] = field(repr=False)
     origins: Mapping[str, tuple[Origin, ...]]
-    """For every setting that has a value its source. A list that adds up has one for each source.
-    """
+    """The source of every setting that has a value. A list that adds up may have several."""
     files: tuple[str, ...]
     """The files that were read."""
     warnings: tuple[str, ...]
@@ -124,7 +123,7 @@ class Configuration:
     allowed: tuple[str, ...] = ()
     """The tools that `with_options` added to the first choice."""
     watched: Mapping[str, str] = field(default_factory=dict)
-    """The places of the files, also of missing ones, with what was there (`fingerprints`)."""
+    """The paths of all files, also of missing ones, with their states (`fingerprints`)."""
     profiles: Mapping[str, Layer] = field(default_factory=dict, repr=False)
     """The profiles of the user's file by name."""
     plugin_settings: Mapping[str, Section] = field(default_factory=dict)
@@ -134,16 +133,16 @@ class Configuration:
         """Return the settings of a plugin's table.
 
         Raises:
-            UsageError: no plugin that is here has such a table.
+            UsageError: no installed plugin has such a table.
         """
         if name not in self.plugin_settings:
             raise UsageError(f"no plugin that is here has the settings {name}")
         return self.plugin_settings[name]
 
-    def tell_origin(self, key: str) -> str:
-        """Return who set a setting, for a message.
+    def describe_origin(self, key: str) -> str:
+        """Return the source of a setting, for a message.
 
-        ``MLX_TOOLS_DRY_RUN``, ``FILE: policy.allow``.
+        Examples are ``MLX_TOOLS_DRY_RUN`` and ``FILE: policy.allow``.
         """
         origins = self.origins[key]
         shown = [origin for origin in origins if origin.kind != "default"] or origins[:1]
@@ -152,8 +151,8 @@ class Configuration:
             for origin in shown
         )
 
-    def run_values(self) -> dict[str, Any]:
-        """Return the settings that a run takes, by the fields of `RunSettings`."""
+    def make_run_values(self) -> dict[str, Any]:
+        """Return the values for the fields of `RunSettings`, by field."""
         runs = {key: row.setting.run for key, row in table().items()}
         return {name: self.values.get(key) for key, name in runs.items() if name}
 
@@ -173,15 +172,15 @@ class Configuration:
         fields_given |= {"rate_limits": rates, "session_rate_limit": session}
         policy = Policy(allow=allow or (), preset=preset, **fields_given)
         for allow, preset in choices[1:]:
-            # A further choice only narrows the tools; the other rules are in the policy already.
+            # A further choice only narrows the tools: the policy already has all other rules.
             policy = policy.intersect(restriction(allow or (), preset=preset))
         return policy
 
     def configured_policy(self) -> Policy:
-        """Return the policy of files and the environment, which holds for every session.
+        """Return the policy of files and the environment, which applies to every session.
 
-        It also holds for a session that was begun with other choices. Defaults and options of this
-        command are not part of it.
+        It also applies to a session that began with other settings. The defaults and the options of
+        this command are not part of it.
         """
         configured = merge([layer for layer in self.layers if layer.kind != "option"])
         is_chosen = any(configured.is_set(key) for key in _TOOL_CHOICE)
@@ -189,7 +188,7 @@ class Configuration:
         return configured._build_policy((first, *configured.choices[1:]))
 
     def limits(self) -> Limits:
-        """Return the limits of these settings, in seconds and other units of their own."""
+        """Return the limits of these settings."""
         values = structs.asdict(self.settings.limits).items()
         seconds = {key[:-3]: value / 1000 for key, value in values if key.endswith("_ms")}
         return Limits(**seconds, **{k: value for k, value in values if not k.endswith("_ms")})
@@ -199,12 +198,11 @@ class Configuration:
     ) -> Configuration:
         """Return these settings with more options; no file is read again.
 
-        As with any option, a tool that a file denies, or that a project's file does not allow,
-        stays forbidden.
+        A tool that a file denies, or that a project's file does not allow, stays forbidden.
 
         Args:
-            options: as `load` takes them.
-            allow: tools that may be called besides those that are allowed already.
+            options: as in `load`.
+            allow: further tools that may be called.
 
         Raises:
             ConfigErrors: an option is not valid.
@@ -261,7 +259,7 @@ def load(
 ) -> Configuration:
     """Return the settings for a run in the current place.
 
-    The further arguments are for callers that run in another place than the user.
+    The other arguments are for callers that do not run in the user's own environment.
 
     Args:
         options: the command's options by setting's key, as typed.
@@ -274,16 +272,16 @@ def load(
         ConfigErrors: lists every error of every source.
     """
     user = user_file or user_path()
-    places = tuple(_project_places(cwd or _working_directory(), home or Path.home()))
-    # Before the files are read: a change in between is then noticed.
+    places = tuple(_iter_project_places(cwd or _get_working_directory(), home or Path.home()))
+    # Before the files are read, so that a change in between is noticed.
     watched = fingerprints((user, *places))
     user_layers = [read_file(user, "user")] if os.path.lexists(user) else []
     project = [read_file(path, "project") for path in reversed(places) if os.path.lexists(path)]
     environ = os.environ if environ is None else environ
     later = [_read_environment(environ), _read_options(options or {})]
-    # Below the project's files, which tighten a profile as they do the rest of the user's file.
+    # Profiles rank below the project's files, which tighten them like the rest of the user's file.
     profiles = user_layers[0].profiles if user_layers else {}
-    profile_layers = _profile(profiles, [*user_layers, *later], user)
+    profile_layers = _select_profile(profiles, [*user_layers, *later], user)
     user_layers, profile_layers, later = (
         [_fill_environment(layer, environ) for layer in layers]
         for layers in (user_layers, profile_layers, later)
@@ -293,7 +291,7 @@ def load(
 
 
 def _fill_environment(layer: Layer, environ: Mapping[str, str]) -> Layer:
-    """Return a layer in which keys written as ``${NAME}`` have the variables' values."""
+    """Return a layer with the variables' values in place of keys such as ``${NAME}``."""
     values, problems = dict(layer.values), list(layer.problems)
     for key, value in layer.values.items():
         if table()[key].setting.secret and (match := _VARIABLE.fullmatch(str(value))):
@@ -303,10 +301,12 @@ def _fill_environment(layer: Layer, environ: Mapping[str, str]) -> Layer:
     return replace(layer, values=values, problems=tuple(problems))
 
 
-def _profile(profiles: Mapping[str, Layer], layers: Sequence[Layer], user: Path) -> list[Layer]:
+def _select_profile(
+    profiles: Mapping[str, Layer], layers: Sequence[Layer], user: Path
+) -> list[Layer]:
     """Return the layer of the profile that the last of these layers chooses, if any.
 
-    If there is no such profile the layer has a problem.
+    If there is no such profile, the layer has a problem.
     """
     choosing = next((layer for layer in reversed(layers) if "profile" in layer.values), None)
     name = choosing.values["profile"] if choosing is not None else None
@@ -320,7 +320,8 @@ def _profile(profiles: Mapping[str, Layer], layers: Sequence[Layer], user: Path)
     profile = profiles[name]
     if choosing.kind != "option":
         return [profile]
-    # A profile of an option is for this command: it must not bind a session that is resumed later.
+    # A profile of an option is only for this command. It must not apply to a session that is
+    # resumed later.
     return [
         replace(
             profile, kind="option", names=dict.fromkeys(profile.values, f"{setting_name} {name}")
@@ -334,16 +335,16 @@ def user_path() -> Path:
 
 
 def read_typed(key: str, text: str) -> Any:
-    """Return the value of a setting that a person typed, in its own unit.
+    """Return the value of a setting that a person typed, in the setting's unit.
 
-    None for an empty text, which unsets it; ``[]`` is an empty list.
+    None for an empty text, which unsets the setting. ``[]`` is an empty list.
 
     Raises:
         ConfigErrors: there is no such setting, or the value is not allowed.
     """
     row = table().get(key)
     if row is None:
-        raise ConfigErrors([unknown_key(key, text)])
+        raise ConfigErrors([describe_unknown_key(key, text)])
     text = text.strip()
     if not text:
         return None
@@ -360,10 +361,10 @@ def check_user_text(text: str) -> None:
         ConfigErrors: it is not valid.
     """
     layer = _read_toml(text, "user", str(user_path()))
-    merge([defaults(), layer, *_profile(layer.profiles, [layer], user_path())])
+    merge([defaults(), layer, *_select_profile(layer.profiles, [layer], user_path())])
 
 
-def _project_places(cwd: Path, home: Path) -> Iterator[Path]:
+def _iter_project_places(cwd: Path, home: Path) -> Iterator[Path]:
     """Yield the possible places of a project's file, the nearest first.
 
     These are the working directory and the folders above it, up to the home folder.
@@ -374,7 +375,7 @@ def _project_places(cwd: Path, home: Path) -> Iterator[Path]:
             break
 
 
-def _working_directory() -> Path:
+def _get_working_directory() -> Path:
     try:
         return Path.cwd()
     except OSError:
@@ -398,12 +399,12 @@ def merge(layers: Sequence[Layer]) -> Configuration:
         if layer.kind == "project":
             problems += find_loosened(layer.source, layer.values, values)
         if layer.adds and "policy.preset" not in layer.values:
-            choices[:] = [_with_more(choice, layer) for choice in choices]
-            all_tools, _ = _with_more((values.get("policy.allow"), None), layer)
+            choices[:] = [_add_tools(choice, layer) for choice in choices]
+            all_tools, _ = _add_tools((values.get("policy.allow"), None), layer)
             layer = replace(layer, values={**layer.values, "policy.allow": all_tools})
         elif layer.chooses:
             if layer.kind != "project":
-                # A list of tools replaces a preset, and a preset a list: the last source decides.
+                # A list of tools replaces a preset, and a preset replaces a list: the last wins.
                 choices.clear()
                 for key in _TOOL_CHOICE:
                     values.pop(key, None)
@@ -419,10 +420,10 @@ def merge(layers: Sequence[Layer]) -> Configuration:
         section, _, name = key.rpartition(".")
         (nested.setdefault(section, {}) if section else nested)[name] = values.get(key)
     plugin_settings: dict[str, Section] = {}
-    for name, plugin_section in plugin_sections().items():
+    for name, plugin_section in load_plugin_sections().items():
         try:
             plugin_settings[name] = convert(nested.pop(name, {}), plugin_section)
-        except (Exception, SystemExit) as error:  # such as of its `__post_init__`
+        except (Exception, SystemExit) as error:  # a plugin's `__post_init__` may raise anything
             raise ConfigErrors([f"{name}: its values do not go together: {error}"]) from error
     return Configuration(
         settings=convert(nested, Settings),
@@ -441,9 +442,9 @@ def _complete_choice(
 ) -> _Choice:
     """Return the allowed tools, given the folders and programs in the settings.
 
-    If nobody chose tools, a folder that may be written to selects the writing preset. Named
-    programs allow the tool that runs them. Neither can be set by a project's file, and tools that a
-    project's file leaves out stay forbidden.
+    If no tools were chosen, a folder that may be written to selects the writing preset. Named
+    programs allow the tool that runs them. A project's file cannot set folders or programs, and
+    tools that it leaves out stay forbidden.
     """
     allow, preset = choice
     by_default = all(origin.kind == "default" for origin in origins.get("policy.preset", ()))
@@ -457,12 +458,12 @@ def _complete_choice(
 
 
 def _is_writable(root: str) -> bool:
-    with contextlib.suppress(UsageError):  # opening the roots reports a wrong one
+    with contextlib.suppress(UsageError):  # a wrong root is reported when it is opened
         return RootName.parse(root).writable
     return False
 
 
-def _with_more(choice: _Choice, layer: Layer) -> _Choice:
+def _add_tools(choice: _Choice, layer: Layer) -> _Choice:
     allow, preset = choice
     return (*(allow or ()), *layer.values["policy.allow"]), preset
 
@@ -470,7 +471,7 @@ def _with_more(choice: _Choice, layer: Layer) -> _Choice:
 def _apply_layer(
     values: dict[str, Any], origins: dict[str, tuple[Origin, ...]], layer: Layer
 ) -> None:
-    """Write a layer's values over those of the lower layers."""
+    """Override the values of the lower layers with those of a layer."""
     for key, value in layer.values.items():
         by_name = layer.kind in ("environment", "option")
         origin = Origin(layer.kind, layer.names[key] if by_name else layer.source)
@@ -489,7 +490,7 @@ def _apply_layer(
 
 
 def _check_choice(layer: Layer) -> list[str]:
-    """Return the problems of a layer's choice of tools that types cannot show."""
+    """Return the problems of a layer's choice of tools that its types allow."""
     preset = layer.values.get("policy.preset")
     prefix = "" if layer.kind in ("environment", "option") else f"{layer.source}: "
     allow_name, preset_name = (layer.names.get(key, key) for key in _TOOL_CHOICE)
@@ -513,17 +514,17 @@ class Layer:
     source: str
     values: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
-    """The name by which the source set each key."""
+    """The name of each key in the source, such as that of a variable."""
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     adds: bool = False
-    """Its list of tools is added to the allowed ones, and replaces nothing."""
+    """True if its list of tools is added to the allowed ones instead of replacing them."""
     profiles: Mapping[str, Layer] = field(default_factory=dict, repr=False)
     """The profiles of the user's file by name."""
 
     @property
     def chooses(self) -> bool:
-        """True if it says which tools may be called."""
+        """True if it chooses the tools that may be called."""
         return any(key in self.values for key in _TOOL_CHOICE)
 
 
@@ -533,7 +534,7 @@ def defaults() -> Layer:
     layer = _read_toml(read_data(DEFAULT_FILE), "default", DEFAULT_FILE)
     values = {
         f"{name}.{key}": value
-        for name, section in plugin_sections().items()
+        for name, section in load_plugin_sections().items()
         for key, value in structs.asdict(section()).items()
         if value is not None
     }
@@ -611,7 +612,7 @@ def _read_table(
             if _may_be_of_faulty_plugin(key, value):
                 warnings.append(f"{source}: {key}: ignored, as a plugin's settings are left out")
             else:
-                problems.append(f"{source}: {unknown_key(key, value)}")
+                problems.append(f"{source}: {describe_unknown_key(key, value)}")
             continue
         try:
             values[key] = row.check(value)
@@ -625,24 +626,24 @@ def _read_table(
 def _may_be_of_faulty_plugin(key: str, value: Any) -> bool:
     """Return True if an unknown key may be a setting of a plugin that was left out.
 
-    What is close to a known name is a typing error: it must not pass.
+    A key that is close to a known name is a typing error, which must be reported.
     """
     name = key.partition(".")[0]
-    if name in left_out_tables():
+    if name in list_left_out_tables():
         return True
     return (
         isinstance(value, Mapping)
-        and not difflib.get_close_matches(name, list(section_names()), n=1, cutoff=0.7)
-        and name not in section_names()
+        and not difflib.get_close_matches(name, list(list_section_names()), n=1, cutoff=0.7)
+        and name not in list_section_names()
         and bool(plugins().without_settings)
     )
 
 
 def flatten(document: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Yield dotted keys with their values; a table that is no section stays a value."""
+    """Yield dotted keys with their values. A table that is no section is a value."""
     for name, value in document.items():
         key = f"{prefix}{name}"
-        if isinstance(value, Mapping) and key in section_names():
+        if isinstance(value, Mapping) and key in list_section_names():
             yield from flatten(value, f"{key}.")
         else:
             yield key, value
@@ -651,8 +652,8 @@ def flatten(document: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str
 def _read_environment(environ: Mapping[str, str]) -> Layer:
     """Return the settings in the environment.
 
-    A variable with our prefix that is no setting is a problem if it was meant as one (its name is
-    close to a known one, or begins like one), else a warning.
+    A variable with our prefix that is no setting is a problem if it was meant as one: if its name
+    is close to a known name, or begins like one. Otherwise it is a warning.
     """
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
@@ -660,10 +661,10 @@ def _read_environment(environ: Mapping[str, str]) -> Layer:
     warnings: list[str] = []
     prefixes = (
         "PLUGIN_MLX_TOOLS",
-        *(f"MLX_TOOLS_{section.upper()}_" for section in section_names()),
+        *(f"MLX_TOOLS_{section.upper()}_" for section in list_section_names()),
     )
     for name in sorted(environ):
-        row = rows_by_variable().get(name)
+        row = map_rows_by_variable().get(name)
         if row is not None:
             try:
                 values[row.key] = row.read(environ[name])
@@ -673,7 +674,7 @@ def _read_environment(environ: Mapping[str, str]) -> Layer:
         elif name.startswith(("MLX_TOOLS_", *prefixes, "ROUTING_LOCAL")) and (
             name not in OTHER_VARIABLES
         ):
-            if close := close_variable(name):
+            if close := find_close_variable(name):
                 problems.append(f"{name}: no such setting (did you mean {close}?)")
             elif name.startswith(prefixes):
                 problems.append(f"{name}: no such setting (see: mlx-tools config show)")
@@ -683,7 +684,7 @@ def _read_environment(environ: Mapping[str, str]) -> Layer:
 
 
 def _read_options(options: Mapping[str, str | bool | Sequence[str]]) -> Layer:
-    """Return the settings of the command line, by key: typed text, or a switch."""
+    """Return the settings of the command line, from typed texts and switches by key."""
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
     problems: list[str] = []
@@ -715,14 +716,14 @@ def _as_option(row: SettingRow, value: str | bool | Sequence[str]) -> Any:
     if not isinstance(value, str):
         return row.check(value if isinstance(value, bool) else list(value))
     if not value.strip() and not row.may_be_empty:
-        raise ValueError  # most likely a variable of the shell that is not set
+        raise ValueError  # probably from a shell variable that is not set
     return row.read(_read_secret(value) if row.setting.secret else value, scale=row.setting.scale)
 
 
 def _read_secret(file: str) -> str:
     """Return the secret in a file.
 
-    It is never on a command line, where others could see it.
+    A secret cannot be given on a command line, where other users could see it.
     """
     try:
         text = read_regular(expand_user(file), MAX_FILE_BYTES).decode("utf-8-sig").strip()

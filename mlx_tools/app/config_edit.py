@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tomlkit.items import Item
 
 
-def with_value(text: str, key: str, value: Any) -> str:
-    """Return the text of the user's file with a setting changed.
+def edit_value(text: str, key: str, value: Any) -> str:
+    """Return the text of the user's file with one setting changed.
 
     Args:
         text: the text.
@@ -31,11 +31,11 @@ def with_value(text: str, key: str, value: Any) -> str:
         value: its value; None removes it.
 
     Raises:
-        ConfigError: the text is not TOML, or writes the value in a form that cannot be changed
-            without changing another.
+        ConfigError: the text is not TOML, or the value is written in a form that cannot be changed
+            without changing another value.
     """
     if text.startswith(BYTE_ORDER_MARK):
-        return BYTE_ORDER_MARK + with_value(text[1:], key, value)
+        return BYTE_ORDER_MARK + edit_value(text[1:], key, value)
     import tomlkit  # imported late: it loads slowly
     from tomlkit.exceptions import TOMLKitError
 
@@ -70,10 +70,10 @@ def with_value(text: str, key: str, value: Any) -> str:
 def change_user_text(change: Callable[[str], str]) -> None:
     """Change the user's file, which may be a link to another file.
 
-    No other program changes it meanwhile.
+    The file is locked meanwhile.
 
     Args:
-        change: returns the new text for the present one, which is empty if there is no file.
+        change: returns the new text for the present text, which is empty if there is no file.
 
     Raises:
         ConfigErrors: the new text is not valid.
@@ -84,7 +84,7 @@ def change_user_text(change: Callable[[str], str]) -> None:
         with locked(file):
             text = change(read_user_text())
             check_user_text(text)
-            # It may be a link into a folder of settings under version control: the link stays.
+            # It may be a link into a folder under version control, so the link stays.
             file = file.resolve()
             mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else 0o600
             write_whole(file, text.encode(), mode, max_bytes=MAX_FILE_BYTES)

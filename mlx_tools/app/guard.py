@@ -1,11 +1,9 @@
-"""Access control for every HTTP server of mlx-tools.
+"""Access control for every HTTP server of mlx-tools, and limits for requests.
 
-Who may send requests, and how large.
-
-A model on a loopback port can be reached by any web page that this machine's browser shows. So the
-name in ``Host`` must be one of ours, since somebody else may have bound another name to this
-address. A page's ``Origin`` must be allowed. A body must be JSON, which a page cannot send without
-asking first. A key, if there is one, is compared in constant time.
+Any web page in this machine's browser can reach a model on a loopback port. So the name in ``Host``
+must be one of ours, because an attacker may have bound another name to this address. A page's
+``Origin`` must be allowed. A body must be JSON, which a page cannot send without asking first. A
+key, if there is one, is compared in constant time.
 """
 
 from __future__ import annotations
@@ -27,22 +25,22 @@ Scope = MutableMapping[str, Any]
 
 LOCAL_NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 WAITING: Final = 64
-"""Requests that may wait while others are served; further ones are refused.
+"""Requests that may wait while others are served. Further ones are refused.
 
-A choice: each holds its body in memory, and a client that waits behind 64 others is better told.
+A choice: each has its body in memory, and a client with 64 others before it should know about it.
 """
 OPEN_PATHS: Final = frozenset(("/health",))
-"""Paths that need no key: they only show that a server is there."""
+"""Paths that need no key, because they only show that the server runs."""
 ADMIT: Final = "mlx_tools.admit"
-"""The key in a scope's ``state`` for the function that marks a connection as having the key."""
+"""The key in a scope's ``state`` for the function that marks its connection as having the key."""
 MAX_BODIES: Final = 128 << 20
-"""The most bytes of the bodies of all requests under way: four of the largest."""
+"""Bytes of the bodies of all requests in progress: four of the largest."""
 
 
 class Refusal(NamedTuple):
     """The reason why a request is refused: an HTTP status, a code, and a message.
 
-    ``scope`` is the request's, for the code that writes the body; None before there is one.
+    ``scope`` is that of the request, for the code that writes the body. None before there is one.
     """
 
     status: int
@@ -54,7 +52,7 @@ class Refusal(NamedTuple):
 _HOST: Final = re.compile(
     r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s:@/?#\[\]]+?)\.?)(?::[0-9]{0,5})?"
 )
-"""A ``Host`` header (RFC 9110): an IPv6 address or a name, and a port, with nothing in between."""
+"""A ``Host`` header (RFC 9110): an IPv6 address or a name, and maybe a port."""
 _FULL: Final = Refusal(
     503, "overloaded", "the bodies of other requests fill the memory set aside: try again later"
 )
@@ -64,21 +62,21 @@ class AccessRules(Struct, frozen=True, kw_only=True):
     """The rules for who may send requests."""
 
     hosts: Collection[str] = ()
-    """Names by which the server may be reached, besides those of loopback."""
+    """Further names of the server, besides those of loopback."""
     origins: Collection[str] = ()
     """Web pages that may send requests."""
     key: str = ""
-    """The key that every request must have, empty for none."""
+    """The key that every request must have. Empty for none."""
     page: str = ""
-    """A path below which, and at ``/``, a page checks a key of its own; empty for none.
+    """The path of a page that checks its own key, below the path and at ``/``. Empty for none.
 
-    This is so for HTTP requests, not for WebSockets.
+    This applies to HTTP requests, not to WebSockets.
     """
 
     def refusal(self, scope: Scope) -> Refusal | None:
-        """Return why a request is refused, None if it is not."""
+        """Return the reason to refuse a request, or None."""
         headers = read_headers(scope)
-        name = host_name(headers.get("host", ""))
+        name = parse_host(headers.get("host", ""))
         if name not in LOCAL_NAMES and name not in self.hosts:
             return Refusal(403, "host_not_allowed", f"the host {name!r} is not served here")
         origin = headers.get("origin")
@@ -96,16 +94,15 @@ class AccessRules(Struct, frozen=True, kw_only=True):
     def has_key(self, headers: Mapping[str, str]) -> bool:
         """Return True if a request with these headers has the key."""
         key = headers.get("x-api-key") or headers.get("authorization", "").partition(" ")[2]
-        # compare_digest takes the same time for any key, so its time tells nothing.
+        # compare_digest takes the same time for any key, so an attacker learns nothing from it.
         return not self.key or hmac.compare_digest(key.strip().encode(), self.key.encode())
 
 
 def read_headers(scope: Scope) -> dict[str, str]:
     """Return a request's headers by lower-case name.
 
-    A header that comes twice is empty.
-
-    An attacker could otherwise send two values of which two readers take different ones.
+    The value of a header that comes twice is empty. Otherwise two readers could use different
+    values.
     """
     headers: dict[str, str] = {}
     for name, value in scope["headers"]:
@@ -114,7 +111,7 @@ def read_headers(scope: Scope) -> dict[str, str]:
     return headers
 
 
-def host_name(host: str) -> str:
+def parse_host(host: str) -> str:
     """Return the name in a ``Host`` header, without its port.
 
     Empty if the header is malformed.
@@ -149,15 +146,15 @@ def listen(host: str, port: int) -> socket.socket:
         UsageError: the address cannot be used.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named, asyncio sends pieces at once. Without it each piece waits for the
-    # acknowledgement of the one before, 40 ms.
+    # If the protocol is named, asyncio sends pieces at once. Otherwise each piece waits 40 ms for
+    # the acknowledgement of the one before.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        # A restart must not wait for the connections of the last run to time out.
+        # A restart must not wait until the connections of the last run time out.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(2048)
-    except (OSError, TypeError) as error:  # a TypeError: no host can have such a name
+    except (OSError, TypeError) as error:  # a TypeError if the name cannot be one of a host
         listener.close()
         number = getattr(error, "errno", None)
         hint = "name an address of this machine with --host"
@@ -176,9 +173,9 @@ def admit(scope: Scope) -> None:
 
 
 class Guard:
-    """An ASGI application behind `AccessRules`, with a limit on all bodies together.
+    """ASGI middleware that applies `AccessRules`, and limits the bytes of all bodies.
 
-    A body counts until its request is answered: so long it is in memory, in one form or another.
+    A body counts until its request is answered, because it stays in memory until then.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The values that plugins' hooks take and return."""
+"""The arguments and results of plugins' hooks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class ToolRequest(Struct, frozen=True):
     no_files: str | None = None
     """The reason why no file can be read, None if files can."""
     options: Mapping[str, Any] = {}
-    """The options of `mlx_tools.builtin_tools`; a plugin reads those that it knows."""
+    """The options of `mlx_tools.builtin_tools`. A plugin reads those that it knows."""
     configuration: Any = None
-    """The settings, a `Configuration`; None if a program lists its tools without any."""
+    """The settings, a `Configuration`. None if a program lists tools without settings."""
     header: Header | None = None
     """The header of a session that continues."""
 
@@ -42,34 +42,37 @@ class Command(Struct, frozen=True):
 
 
 class StoreKind(Struct, frozen=True):
-    """A kind of place for sessions."""
+    """A kind of store for sessions."""
 
     schemes: tuple[str, ...]
     """The words before ``://`` in its addresses."""
     open: Callable[..., SessionStore]
-    """Makes the store at an address, with the other arguments of `SessionStore`."""
+    """Opens the store at an address, with the other arguments of `SessionStore`."""
     check: Callable[[str], object]
-    """Raises `UsageError` for an address that is not valid. It connects to nothing."""
+    """Raises `UsageError` for an address that is not valid, without connecting to it."""
 
 
 class SourceMaker(Struct, frozen=True):
     """Makes the tools of bound sources of one kind."""
 
     make: Callable[[BoundSource, BoundTool], Tool]
-    """Makes a tool that a person agreed to. It connects to nothing."""
+    """Makes a tool that a person agreed to, without connecting to its source."""
     make_more: Callable[[Sequence[BoundSource]], Iterable[Tool]] | None = None
     """Makes further tools for all bound sources."""
     close: Callable[[], Awaitable[None]] | None = None
-    """Called at the end, to close what the tools keep open."""
+    """Closes the connections of the tools at the end."""
 
 
 class SessionTable(Struct, frozen=True):
-    """A table beside the sessions."""
+    """A plugin's table in the store of the sessions."""
 
     form: FileFormat
-    """Its format; ``mlx-tools store copy`` copies it, too."""
+    """Its format. ``mlx-tools store copy`` copies the table too."""
     owner: Callable[[SessionStore], Callable[[str], bool]] | None = None
-    """Returns, for a store, whether a session is the plugin's own: no person's conversation."""
+    """Returns for a store a function that returns True for the plugin's own sessions.
+
+    These are no conversations of a person.
+    """
 
 
 BackendMaker = Callable[..., Any]

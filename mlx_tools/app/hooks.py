@@ -1,8 +1,8 @@
 """The hooks by which plugins add to mlx-tools, and the plugins that are here.
 
-A built-in plugin is a folder of ``mlx_tools/plugins``. Each hook that it implements is a function
-in the file of the hook's name, which is imported when the hook is first called. Another package
-names a module in the entry-point group ``mlx_tools``; its functions under `hookimpl` are the same
+A built-in plugin is a folder of ``mlx_tools/plugins``. It implements a hook by a function in the
+file of the hook's name, which is imported when the hook is first called. Another package names a
+module in the entry-point group ``mlx_tools``. Its functions with `hookimpl` implement the same
 hooks, with the same rights.
 """
 
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pluggy
 from msgspec import Struct
 
-from mlx_tools.app.hook_results import usable_parts
+from mlx_tools.app.hook_results import filter_parts
 from mlx_tools.app.hook_values import (
     BackendMaker,
     Command,
@@ -57,7 +57,7 @@ Exports = TypeVar("Exports", bound=Struct)
 
 _log = logging.getLogger(__name__)
 _MAX_FAULTS: Final = 20
-"""Faults of one plugin that are reported at most."""
+"""Faults of one plugin that are reported."""
 
 
 # --- the hooks ------------------------------------------------------------------------------------
@@ -67,8 +67,8 @@ _MAX_FAULTS: Final = 20
 def tools(request: ToolRequest) -> Iterable[ToolLike]:  # type: ignore[empty-body]
     """Return the plugin's tools, in the order of a listing.
 
-    A tool that cannot work here is returned all the same, with a ``disabled_reason``. A tool of
-    another package is held to its declaration, and belongs to ``plugin:PACKAGE`` in a policy.
+    A tool that cannot work here is returned too, with a ``disabled_reason``. The results of another
+    package's tool are checked, and a policy calls the tool ``plugin:PACKAGE``.
 
     Args:
         request: the roots, options and settings to make them from.
@@ -77,23 +77,23 @@ def tools(request: ToolRequest) -> Iterable[ToolLike]:  # type: ignore[empty-bod
         The tools.
 
     Raises:
-        UsageError: an option of the plugin's is not valid.
+        UsageError: an option of the plugin is not valid.
     """
 
 
 @hookspec
 def offers(request: ToolRequest) -> Iterable[ToolOffer]:  # type: ignore[empty-body]
-    """Return tools that a person added, each with what loads it.
+    """Return tools that a person added, each with a function that loads it.
 
-    They come after all built-in tools, so none takes the name of one. One that cannot run is
+    They come after all built-in tools, and cannot take the name of one. A tool that cannot run is
     offered too: loading it raises `ToolDefinitionError` with the reason. An offer of another
-    package belongs to ``plugin:PACKAGE``, whatever it says.
+    package always belongs to ``plugin:PACKAGE``.
 
     Args:
         request: the roots, options and settings to make them from.
 
     Returns:
-        The offers, none loaded yet.
+        The offers, not loaded yet.
 
     Raises:
         ConfigError: the list of the tools cannot be read.
@@ -104,7 +104,7 @@ def offers(request: ToolRequest) -> Iterable[ToolOffer]:  # type: ignore[empty-b
 def commands() -> Iterable[Command]:  # type: ignore[empty-body]
     """Return the plugin's commands.
 
-    A name that is taken is left out, and reported.
+    A command whose name is already taken is left out, and reported.
 
     Returns:
         The commands, not imported yet.
@@ -137,8 +137,8 @@ def routes(gateway: Any) -> Iterable[BaseRoute]:  # type: ignore[empty-body]
     replace a path that the gateway serves itself.
 
     Args:
-        gateway: the parts that the gateway's routes share, a `mlx_tools.gateway.Gateway`: the
-            settings, the served models, counters and clocks, and lists of functions to call.
+        gateway: the parts that all routes of the gateway share, a `mlx_tools.gateway.Gateway`. It
+            has the settings, the served models, counters, clocks, and lists of functions to call.
 
     Returns:
         The routes, as in Starlette.
@@ -152,9 +152,9 @@ def routes(gateway: Any) -> Iterable[BaseRoute]:  # type: ignore[empty-body]
 def settings() -> Mapping[str, type[Section]]:  # type: ignore[empty-body]
     """Return the plugin's tables of the configuration file, by name.
 
-    Each field has a default, and is annotated with its type and a `Setting`, which says what a
-    project's file may do with it. A plugin cannot replace a table, option or variable that exists,
-    or a field of a run.
+    Each field has a default, and is annotated with its type and a `Setting`, which has the rule for
+    a project's file. A plugin cannot replace an existing table, option or variable, or a field of a
+    run.
 
     Returns:
         The tables. ``Configuration.section(NAME)`` gives the values.
@@ -170,9 +170,9 @@ def backends() -> Mapping[str, BackendMaker]:  # type: ignore[empty-body]
 
     Returns:
         For each interface, a function or class that makes the backend. The backend's ``kind`` is
-        ``native`` if it takes messages and tools; `CompletionsBackend` shows what else it may
-        offer. Under ``local``, a function that loads a model into this process: it takes the
-        model's folder, and ``note``.
+        ``native`` if it takes messages and tools. `CompletionsBackend` shows its optional
+        functions. Under ``local``, a function that loads a model into this process, from the
+        model's folder and ``note``.
 
     Raises:
         Exception: the plugin is faulty; its interfaces are left out.
@@ -217,7 +217,7 @@ def tables() -> Iterable[SessionTable]:  # type: ignore[empty-body]
         The tables.
 
     Raises:
-        Exception: the plugin is faulty; its tables are left alone.
+        Exception: the plugin is faulty; its tables are ignored.
     """
 
 
@@ -225,8 +225,8 @@ def tables() -> Iterable[SessionTable]:  # type: ignore[empty-body]
 def observers() -> Iterable[Observer]:  # type: ignore[empty-body]
     """Return observers of runs.
 
-    Each is called with the transcript when a run begins, and returns an object that takes the
-    events of that run (`RunObserver`), or None. Its faults are logged, and reach no run.
+    Each is called with the transcript when a run begins, and returns an object that gets the events
+    of that run (`RunObserver`), or None. Its faults are logged, and do not affect the run.
 
     Returns:
         The observers.
@@ -242,8 +242,8 @@ def observers() -> Iterable[Observer]:  # type: ignore[empty-body]
 class Plugins:
     """The plugins of one process, loaded hook by hook.
 
-    A plugin that fails is left out of that hook, and so is each part of a result that cannot be
-    used. A warning names the plugin, once for each fault.
+    If a plugin fails in a hook, it is left out there. Parts of a result that cannot be used are
+    left out too. A warning names the plugin, once for each fault.
 
     Args:
         package: the package whose folders are the built-in plugins.
@@ -256,7 +256,7 @@ class Plugins:
         find: Callable[[str], Iterable[EntryPoint]] = find_offers,
     ) -> None:
         self.faults: dict[str, str] = {}
-        """The parts of each faulty plugin that were left out, with the reasons, by its name."""
+        """For each faulty plugin, by name, the parts that were left out with the reasons."""
         self.without_settings: set[str] = set()
         """The plugins whose tables of settings are unknown because of a fault."""
         self._reasons: dict[str, list[str]] = {}
@@ -265,11 +265,11 @@ class Plugins:
         self._manager.add_hookspecs(sys.modules[__name__])
         self._built_in: dict[str, dict[str, Any]] = {}
         self._installed: dict[str, Any] | None = None
-        # A plugin that is being imported may call a hook itself, in the same thread.
+        # Reentrant, because a plugin may call a hook while it is imported, in the same thread.
         self._lock = threading.RLock()
 
     def names(self) -> list[str]:
-        """Return the names of the built-in plugins that are here."""
+        """Return the names of the installed built-in plugins."""
         modules = pkgutil.iter_modules(self._places())
         return sorted(module.name for module in modules if module.ispkg)
 
@@ -278,7 +278,7 @@ class Plugins:
 
         Args:
             name: the plugin.
-            names: a Struct whose fields are the names. It says of which type each is used.
+            names: a Struct whose fields are the names, each with the type that the caller needs.
 
         Raises:
             UsageError: there is no such plugin, or it does not offer one of the names.
@@ -295,7 +295,7 @@ class Plugins:
         """Yield each plugin's name and the usable parts of its result for a hook.
 
         Built-in plugins come first, each kind by name. The parts are a list, or a dictionary if the
-        hook returns values by name (`usable_parts`).
+        hook returns values by name (`filter_parts`).
 
         Raises:
             MlxToolsError: a built-in plugin says that an argument is wrong.
@@ -315,7 +315,7 @@ class Plugins:
         plugin = (self.built_in(hook) if built_in else self.installed(hook))[name]
         results: list[Any] = []
         with self._report(name, hook, built_in=built_in):
-            parts, faults = usable_parts(hook, self._call_plugin(plugin, hook, arguments))
+            parts, faults = filter_parts(hook, self._call_plugin(plugin, hook, arguments))
             results.append(self._guard_parts(name, hook, parts, built_in=built_in))
             if faults:
                 self._leave_out(name, hook, "; ".join(faults))
@@ -337,7 +337,7 @@ class Plugins:
 
     def installed(self, hook: str) -> Mapping[str, Any]:
         """Return the plugins of other packages for a hook, by the package's name."""
-        with self._lock:  # another thread must not see a part of them
+        with self._lock:  # another thread must not see an incomplete table
             if self._installed is None:
                 self._installed = {}
                 for point in self._find(GROUP):
@@ -355,7 +355,7 @@ class Plugins:
         return {name: plugin for name, plugin in installed.items() if hook in callers[name]}
 
     def refuse(self, name: str, reason: str, *, whole: bool = False) -> None:
-        """Leave a part of a plugin out, or all of it, for a reason that is reported once."""
+        """Leave out a part of a plugin, or all of it, and report the reason once."""
         reasons = self._reasons.setdefault(name, [])
         reason = "".join(char if char.isprintable() else " " for char in reason[:300])
         if reason in reasons or len(reasons) == _MAX_FAULTS:
@@ -366,7 +366,7 @@ class Plugins:
         _log.warning("mlx-tools: warning: %s %s is left out: %s", what, name, reason)
 
     def _places(self) -> Sequence[str]:
-        """Return the folders that hold the built-in plugins."""
+        """Return the folders of the built-in plugins."""
         parent, _, _ = self._package.rpartition(".")
         places = import_module(parent).__path__ if parent else None
         spec = PathFinder.find_spec(self._package, places)
@@ -389,7 +389,7 @@ class Plugins:
                     raise UsageError(f"there is no hook {caller.name}")
 
     def _call_plugin(self, plugin: Any, hook: str, arguments: Mapping[str, Any]) -> Any:
-        # Not by the manager, which would also call what another thread registers meanwhile.
+        # Not by the manager, which would also call plugins that another thread registers meanwhile.
         for implementation in getattr(self._manager.hook, hook).get_hookimpls():
             is_wrapper = implementation.wrapper or implementation.hookwrapper
             if implementation.plugin is plugin and not is_wrapper:
@@ -403,14 +403,14 @@ class Plugins:
             yield
         except (KeyboardInterrupt, GeneratorExit):
             raise
-        except BaseException as error:  # somebody else's code: nothing is known of it
+        except BaseException as error:  # foreign code may raise anything
             if built_in and isinstance(error, MlxToolsError):
                 raise
             where = f"{hook}: " if hook else ""
             self._leave_out(name, hook, f"{where}{describe_error(error)}")
 
     def _guard_parts(self, name: str, hook: str, parts: Any, *, built_in: bool) -> Any:
-        """Return the parts with functions that name the plugin if they fail."""
+        """Return the parts with guarded functions, whose errors name the plugin."""
         refuse = functools.partial(self.refuse, name)
         guard = functools.partial(guard_part, name, hook, refuse=refuse, built_in=built_in)
         if isinstance(parts, dict):
@@ -418,7 +418,7 @@ class Plugins:
         return [guard(part) for part in parts]
 
     def _leave_out(self, name: str, hook: str, reason: str) -> None:
-        """Leave out what a plugin gives for one hook, or the whole plugin."""
+        """Leave out a plugin's result for one hook, or the whole plugin."""
         if hook in ("", "settings"):
             self.without_settings.add(name)
         self.refuse(name, reason, whole=not hook)
@@ -429,7 +429,7 @@ _ONE_AT_A_TIME: Final = threading.Lock()
 
 def plugins() -> Plugins:
     """Return the plugins of this process."""
-    with _ONE_AT_A_TIME:  # a cache alone would let two threads make one each
+    with _ONE_AT_A_TIME:  # with a cache alone, two threads could each make one
         return _make_plugins()
 
 
@@ -439,7 +439,7 @@ def _make_plugins() -> Plugins:
 
 
 def collect(hook: str, **arguments: Any) -> list[Any]:
-    """Return what all plugins give for a hook, in one list.
+    """Return the results of all plugins for a hook, in one list.
 
     Args:
         hook: the name of a hook whose result is a list.
@@ -448,35 +448,35 @@ def collect(hook: str, **arguments: Any) -> list[Any]:
     return [part for _, parts in plugins().call(hook, **arguments) for part in parts]
 
 
-def store_kind(address: str) -> StoreKind:
+def find_store_kind(address: str) -> StoreKind:
     """Return the kind of store that an address names.
 
     Raises:
-        UsageError: no plugin keeps sessions at such an address, or it is not valid.
+        UsageError: no plugin stores sessions at such an address, or it is not valid.
     """
     kinds: list[StoreKind] = collect("store")
     scheme = address.partition("://")[0].lower()
     kind = next((kind for kind in kinds if scheme in kind.schemes), None)
     if kind is None:
         for known in kinds[:1]:
-            known.check(address)  # which says what an address looks like
+            known.check(address)  # its error shows what a valid address looks like
         raise UsageError("no plugin that is here keeps sessions at such an address")
     kind.check(address)
     return kind
 
 
-def backend_makers() -> dict[str, BackendMaker]:
-    """Return what makes the backends of plugins, by their interface."""
+def list_backend_makers() -> dict[str, BackendMaker]:
+    """Return the makers of plugins' backends, by interface."""
     return _collect_by_name("backends")
 
 
-def source_makers(sources: BoundSources, roots: Sequence[str]) -> dict[str, SourceMaker]:
+def list_source_makers(sources: BoundSources, roots: Sequence[str]) -> dict[str, SourceMaker]:
     """Return the makers of the tools of bound sources, by the kind of source."""
     return _collect_by_name("sources", sources=sources, roots=roots)
 
 
 def _collect_by_name(hook: str, **arguments: Any) -> dict[str, Any]:
-    """Return what all plugins give for a hook, by name. The first of a name is taken."""
+    """Return the results of all plugins for a hook, by name. The first of a name wins."""
     hooks, found, owners = plugins(), dict[str, Any](), dict[str, str]()
     for plugin, offered in hooks.call(hook, **arguments):
         for name, value in offered.items():
@@ -491,20 +491,20 @@ def check_server_address(url: str) -> None:
     """Check the address of a model server and its interface.
 
     Raises:
-        UsageError: it is no such address, or nothing speaks its interface.
+        UsageError: the address is not valid, or no plugin has its interface.
     """
     from mlx_tools.backends import check_interface, parse_address
 
     address = parse_address(url)
     if address.interface:
-        check_interface(address, backend_makers())
+        check_interface(address, list_backend_makers())
 
 
-def plugin_commands(reserved: Iterable[str] = ()) -> dict[str, tuple[str, Command]]:
+def list_plugin_commands(reserved: Iterable[str] = ()) -> dict[str, tuple[str, Command]]:
     """Return the commands of all plugins by name, each with its plugin.
 
     Args:
-        reserved: the names of other commands. A plugin's command of such a name is left out.
+        reserved: the names of other commands. A plugin's command with such a name is left out.
     """
     hooks = plugins()
     owners = dict.fromkeys((*reserved, "help"), "mlx-tools")

@@ -1,9 +1,9 @@
 """An HTTP server with limited connections, for the gateway and the MCP server.
 
-Idle and half-sent connections cost a peer nothing. Each uses a file of this process, and once the
-system gives no more of them nobody is answered. So a connection must send the key soon after it was
-opened. Connections that have not are limited in all, and for each address. The oldest makes room
-for a new one, so a client that sends its request at once is served during such an attack.
+An attacker can easily open many idle connections. Each uses a file of this process, and when the
+system allows no more files, no client is answered. So a connection must send the key soon after it
+was opened. Connections without the key are limited, in all and for each address. A new connection
+replaces the oldest one, so a client that sends its request at once is served even during an attack.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ Apache allows 20, nginx 60; a head is one packet or two.
 IDLE_SECONDS: Final = 75
 """Seconds for which an idle connection stays open.
 
-It is longer than clients keep theirs. Else a client would now and then write into a connection that
-is just being closed.
+Clients close theirs earlier. Otherwise a client could write into a connection that is just being
+closed here.
 """
 
 _BACKLOG: Final = 128
-"""Connections that the system holds for us, and that are accepted in one go.
+"""Connections that the system queues for us, and that are accepted at the same time.
 
-They are fewer than the files that `OpenConnections` leaves free, and the most that macOS holds.
+They are fewer than the files that `OpenConnections` leaves free, and the maximum of macOS.
 """
 
 _FILES: Final = (1024, 16_384)
-"""The least and the most open files from which the limits are computed.
+"""The minimum and the maximum of open files from which the limits are computed.
 
-The least is the usual limit of Linux, to which the 256 of macOS are raised. The most is a choice:
-it bounds the memory that connections can take.
+The minimum is the usual limit of Linux, to which the 256 of macOS are raised. The maximum is a
+choice: it limits the memory of connections.
 """
 
 
 class BoundedConnection(H11Protocol):
-    """A connection with a deadline for its heads, counted among the `OpenConnections`.
+    """A connection with a deadline for the heads of its requests.
 
     Its ``config`` is a `ServerConfig`.
     """
@@ -69,11 +69,11 @@ class BoundedConnection(H11Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """True while no request of the connection is being answered."""
+        """True if no request of the connection is being answered."""
         return self.cycle is None or self.cycle.response_complete
 
     def admit(self) -> None:
-        """Count the connection as one with the key; the head of its request is complete."""
+        """Count the connection as one with the key; its request has a complete head."""
         self.open_connections.admit(self)
         self._set_deadline(None)
 
@@ -85,7 +85,7 @@ class BoundedConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.address = _peer_address(self.client[0] if self.client else "")
+        self.address = _find_peer(self.client[0] if self.client else "")
         self.is_local = is_loopback(self.address)
         self._set_deadline(HEAD_SECONDS)
         self.open_connections.add(self)
@@ -101,7 +101,8 @@ class BoundedConnection(H11Protocol):
 
     def handle_websocket_upgrade(self, event: Any) -> None:
         super().handle_websocket_upgrade(event)
-        self._leave()  # the head is complete, and a request without the key is refused at once
+        # the head is complete, and a request without the key is refused at once
+        self._leave()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -120,14 +121,15 @@ class BoundedConnection(H11Protocol):
 class OpenConnections:
     """The open connections of a server, limited by the files that it may open.
 
-    Of those without the key there are at most a quarter of ``files`` from this machine and another
-    quarter from elsewhere, half of that from one address. All together are at most five eighths.
+    Connections without the key may use a quarter of ``files`` from this machine and another quarter
+    from elsewhere, but only half of that from one address. All connections together may use five
+    eighths.
     """
 
     def __init__(self, files: int) -> None:
         self.max_without_key, self.max_per_address = files // 4, files // 8
         self.max_connections = files * 5 // 8
-        # both dicts are in the order in which the connections came
+        # both dicts have the connections in the order of their opening
         self._without_key: dict[BoundedConnection, None] = {}
         self._admitted: dict[BoundedConnection, None] = {}
 
@@ -139,13 +141,13 @@ class OpenConnections:
         return connection in self._admitted
 
     def add(self, connection: BoundedConnection) -> None:
-        """Count a new connection; drop the oldest of a group that has become too large."""
+        """Count a new connection, and drop the oldest of a group that is too large."""
         self._without_key[connection] = None
         group = [other for other in self._without_key if other.is_local == connection.is_local]
         if len(group) > self.max_without_key:
             group.pop(0).drop()
-        # This machine's own connections all have one address, so the limit by address is for
-        # others.
+        # This machine's own connections all have the same address, so the limit by address is only
+        # for others.
         same_address = [other for other in group if other.address == connection.address]
         if len(same_address) > self.max_per_address and not connection.is_local:
             same_address[0].drop()
@@ -170,8 +172,8 @@ class ServerConfig(uvicorn.Config):
 
     Args:
         app: the application.
-        grace_seconds: seconds that requests may take to end once the server is stopped.
-        files: how many files this process may open, None to ask the system.
+        grace_seconds: seconds that requests have to end once the server is stopped.
+        files: the number of files that this process may open, None to ask the system.
     """
 
     def __init__(self, app: Any, grace_seconds: int, files: int | None = None) -> None:
@@ -195,7 +197,7 @@ class ServerConfig(uvicorn.Config):
 class PeerErrors(logging.Filter):
     """Keeps errors that a peer caused out of the log.
 
-    A text frame that is no UTF-8 ends its WebSocket, and its traceback helps nobody.
+    For example, a text frame that is not UTF-8 ends its WebSocket. Its traceback helps nobody.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -205,7 +207,7 @@ class PeerErrors(logging.Filter):
 
 
 def raise_file_limit() -> int:
-    """Return how many files this process may open; raise a very low limit first."""
+    """Return the limit of open files of this process, after raising a very low one."""
     least, most = _FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
@@ -215,10 +217,10 @@ def raise_file_limit() -> int:
     return most if soft == unlimited else min(soft, most)
 
 
-def _peer_address(host: str) -> str:
-    """Return the address that counts as one peer.
+def _find_peer(host: str) -> str:
+    """Return the part of an address that identifies a peer.
 
-    It is an IPv4 address, or the 64 bits that a provider gives to an IPv6 customer.
+    It is the whole of an IPv4 address, or the 64 bits that a provider gives to an IPv6 customer.
     """
     try:
         address = ipaddress.ip_address(host.partition("%")[0])

@@ -1,9 +1,7 @@
-"""A saved session that continues as its header says.
+"""A saved session that continues with the settings of its header.
 
-Same backend, model, style and roots.
-
-Nothing has to be said twice, and today's configuration holds as well. Also: a tool called without a
-model, in a session of its own that says so.
+These are its backend, model, style and roots, which a user need not name again. The present
+configuration applies too. This module also calls a tool without a model, in its own session.
 """
 
 from __future__ import annotations
@@ -24,8 +22,8 @@ from mlx_tools.app.wiring import (
     approval_templates,
     build_registry,
     choose,
+    list_recorded_options,
     list_roots,
-    recorded_options,
     session_store,
 )
 from mlx_tools.backends import Backend, Chunk, CompletionRequest, SelectedBackend
@@ -49,7 +47,7 @@ NO_MODEL: Final = "none"
 
 
 class _NoBackend:
-    """A backend that is never asked."""
+    """A backend that is never used."""
 
     def complete(self, request: CompletionRequest) -> AsyncIterator[Chunk]:
         raise BackendError("no model is asked here")
@@ -62,13 +60,13 @@ class SavedSession(Struct, frozen=True):
     """Its id, or its transcript's path."""
     header: Header
     run: RunOptions
-    """The options by which its model is reached."""
+    """The options to reach its model."""
     note: Note
-    """Called with each line that a person should read."""
+    """Gets each line that a person should read."""
     narrowed_policy: Policy | None = None
     """Narrows the session's policy, None for no change."""
     fallback_options: RunOptions | None = None
-    """The options that reach the model at another address, if the first does not answer."""
+    """The options to reach the model at another address, if the first does not answer."""
 
     @asynccontextmanager
     async def open_controller(
@@ -83,23 +81,23 @@ class SavedSession(Struct, frozen=True):
         selected = await self._select_backend()
         try:
             selected.free_markers(self.header.style)
-            yield self._controller(wrap(selected.backend), registry, approver)
+            yield self._make_controller(wrap(selected.backend), registry, approver)
         finally:
             await registry.aclose()
             await selected.backend.aclose()
 
     async def _select_backend(self) -> SelectedBackend:
-        """Return the backend, or the one at the other address if that cannot be reached."""
+        """Return the backend, or the one at the other address if it cannot be reached."""
         try:
             return await choose(self.run, self.note)
         except (BackendError, UsageError) as error:
             return await choose(self.take_fallback(error), self.note)
 
     def take_fallback(self, error: BackendError | UsageError) -> RunOptions:
-        """Return the options for the other address, and note which is tried.
+        """Return the options for the other address, and note the address.
 
         Raises:
-            BackendError: there is none; it is the error itself.
+            BackendError: the given error, if there is no other address.
             UsageError: likewise.
         """
         if self.fallback_options is None:
@@ -110,7 +108,7 @@ class SavedSession(Struct, frozen=True):
 
     @asynccontextmanager
     async def open_for_reading(self) -> AsyncIterator[Conversation]:
-        """Open the session to see what waits in it; no model is looked for or asked."""
+        """Open the session to see its waiting calls, without a model."""
         registry = build_registry(self.run.configuration, self.header)
         try:
             async with await self.begin_without_model(registry, PauseApprover()) as conversation:
@@ -119,10 +117,12 @@ class SavedSession(Struct, frozen=True):
             await registry.aclose()
 
     async def begin_without_model(self, registry: Registry, approver: Approver) -> Conversation:
-        """Open the session to read it, or decide about its calls; no model is asked."""
-        return await self.begin(self._controller(_NoBackend(), registry, approver))
+        """Open the session to read it or to decide about its calls, without a model."""
+        return await self.begin(self._make_controller(_NoBackend(), registry, approver))
 
-    def _controller(self, backend: Backend, registry: Registry, approver: Approver) -> Controller:
+    def _make_controller(
+        self, backend: Backend, registry: Registry, approver: Approver
+    ) -> Controller:
         store = session_store(self.run.configuration)
         return Controller(
             backend,
@@ -142,7 +142,7 @@ class SavedSession(Struct, frozen=True):
 def find_header(place: str, records: Sequence[Record], secret: bytes) -> Header:
     """Return the header of a session that can continue.
 
-    It is checked before anything in it is used, such as the address of a server.
+    It is checked before any of its values is used, such as the address of a server.
 
     Raises:
         UsageError: the session cannot continue.
@@ -159,10 +159,10 @@ def find_header(place: str, records: Sequence[Record], secret: bytes) -> Header:
     return header
 
 
-def as_options(header: Header) -> Mapping[str, str | Sequence[str]]:
+def make_options(header: Header) -> Mapping[str, str | Sequence[str]]:
     """Return a header as options of the command line.
 
-    They say how the model is reached and asked, the limits, and the roots.
+    These are the options for the model and its server, the limits, and the roots.
     """
     said = {
         "backend.kind": header.backend.get("kind"),
@@ -176,7 +176,7 @@ def as_options(header: Header) -> Mapping[str, str | Sequence[str]]:
         "tools.functions": list(header.functions),
     }
     kept = {key: some for key, some in places.items() if some}
-    return {"tools.roots": list(header.roots), **kept, **recorded_options(header), **named}
+    return {"tools.roots": list(header.roots), **kept, **list_recorded_options(header), **named}
 
 
 # --- a call without a model ----------------------------------------------------------------------
@@ -194,7 +194,7 @@ async def call_recorded(
 ) -> tuple[DirectCall, SessionFiles]:
     """Call a tool under a configuration's policy and limits, in its own session.
 
-    See `mlx_tools.controller.call_tool`. The header says ``source`` about the origin of the call.
+    See `mlx_tools.controller.call_tool`. The header stores ``source`` as the origin of the call.
 
     Raises:
         StorageError: the session cannot be written.

@@ -1,6 +1,6 @@
 """The checks of this machine for ``mlx-tools doctor``: memory, open files, ports.
 
-What differs by system is asked through parameters, so that tests can play a Mac.
+Values that depend on the system are parameters, so that tests can replace them.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ MIN_MACOS: Final = 14
 """MLX's wheels are built for macOS 14 and later."""
 
 MIN_OPEN_FILES: Final = 1024
-"""Files and connections of a gateway with some hundred clients."""
+"""Open files that a gateway with some hundred clients needs."""
 
 _SECONDS: Final = 5.0
-"""Enough for `sysctl`, `launchctl` and `xcode-select`, which answer at once."""
+"""Seconds for `sysctl`, `launchctl` and `xcode-select`, which answer at once."""
 
 Output = Callable[[Sequence[str]], str | None]
-"""Runs a program of the system and returns what it prints, None if it fails."""
+"""Runs a program of the system and returns its output, None if it fails."""
 
 
-def program_output(words: Sequence[str]) -> str | None:
-    """Return what a program of the system prints, None if it fails."""
+def run_program(words: Sequence[str]) -> str | None:
+    """Return the output of a program of the system, None if it fails."""
     try:
         done = subprocess.run(  # noqa: S603 - an argument list, no shell
             words, capture_output=True, timeout=_SECONDS, stdin=subprocess.DEVNULL
@@ -56,9 +56,9 @@ def check_machine(
 
     Args:
         folder: the files of the model in use, None if they are not here.
-        autostarts: the commands that may start by themselves.
+        autostarts: the commands that the system may start.
         port: the port of the gateway.
-        platform: as `sys.platform` says it.
+        platform: the system, as in `sys.platform`.
     """
     checks = [
         *check_system(platform),
@@ -76,7 +76,7 @@ def check_system(
     *,
     version: str | None = None,
     processor: str | None = None,
-    output: Output = program_output,
+    output: Output = run_program,
 ) -> list[Check]:
     """Check that MLX runs on this Mac, and that it has command line tools."""
     if platform != "darwin":
@@ -109,7 +109,7 @@ def check_memory(
     platform: str = sys.platform,
     *,
     size: Callable[[Path], int] = folder_bytes,
-    output: Output = program_output,
+    output: Output = run_program,
 ) -> Check:
     """Compare the weights of a model with the memory that they must fit into."""
     if memory is None:
@@ -146,7 +146,7 @@ def check_open_files(limits: Any = None) -> Check:
 
 
 def check_port(port: int, *, command_on: Callable[[int], str | None] = listening_command) -> Check:
-    """Check that the gateway's port is free, or find out who listens on it."""
+    """Check that the gateway's port is free, or find the program that listens on it."""
     with socket.socket() as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -162,8 +162,8 @@ def check_port(port: int, *, command_on: Callable[[int], str | None] = listening
     return Check("port", "warn", f"{program} listens on {port}, the gateway's port", hint)
 
 
-def check_autostart(autostart: Autostart, *, output: Output = program_output) -> list[Check]:
-    """Check that launchd knows a command, and gives it what is set here."""
+def check_autostart(autostart: Autostart, *, output: Output = run_program) -> list[Check]:
+    """Check that launchd knows a command, and gives it the present variables."""
     if not autostart.installed:
         return []
     name, again = f"{autostart.name} at log-in", f"mlx-tools {autostart.name} install"

@@ -1,6 +1,6 @@
-"""The guard of functions that plugins give, called after their hooks.
+"""Guards for plugins' functions that are called after their hooks.
 
-They are somebody else's code: whatever they raise must name the plugin.
+They are foreign code, so the message of any exception must name the plugin.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Refuse = Callable[[str], None]
 
 
 def guard_part(plugin: str, hook: str, part: Any, refuse: Refuse, *, built_in: bool = False) -> Any:
-    """Return a part of a hook's result whose functions name the plugin if they fail.
+    """Return a part of a hook's result with functions whose errors name the plugin.
 
     Args:
         plugin: the plugin's name.
         hook: the hook.
         part: a usable part of the result.
-        refuse: called for what can be left out instead.
-        built_in: True for a plugin of our own, whose backends are taken as they are.
+        refuse: called with the reason if a function fails that can be left out.
+        built_in: True for a plugin of our own, whose backends are not guarded.
     """
     if hook == "backends":
         make = _guard(plugin, "its backend cannot be made", part, _check_backend)
@@ -51,7 +51,7 @@ def guard_part(plugin: str, hook: str, part: Any, refuse: Refuse, *, built_in: b
 
 @contextlib.contextmanager
 def name_plugin(plugin: str, place: str) -> Iterator[None]:
-    """Raise any foreign exception in the block as one that names the plugin.
+    """Turn any foreign exception in the block into one that names the plugin.
 
     Raises:
         PluginError: the block failed.
@@ -72,7 +72,7 @@ def _guard(
     function: Callable[..., Any],
     check: Callable[[Any], str | None] | None = None,
 ) -> Callable[..., Any]:
-    """Return the function with its exceptions named, and its result checked."""
+    """Return the function with errors that name the plugin and a checked result."""
 
     @functools.wraps(function, updated=())
     def call(*arguments: Any, **options: Any) -> Any:
@@ -86,7 +86,7 @@ def _guard(
 
 
 def _guard_owner(plugin: str, owner: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return the maker of a function that says which sessions are the plugin's."""
+    """Return the guarded maker of a function that recognises the plugin's sessions."""
 
     def make(store: Any) -> Any:
         return _guard(plugin, "tables: owner", owner(store))
@@ -95,7 +95,7 @@ def _guard_owner(plugin: str, owner: Callable[[Any], Any]) -> Callable[[Any], An
 
 
 def _guard_maker(make: Callable[[Any], Any], refuse: Refuse) -> Callable[[Any], list[Any]]:
-    """Return a maker of further tools that gives none if it fails."""
+    """Return a maker of further tools that returns none if it fails."""
 
     def make_more(sources: Any) -> list[Any]:
         try:
@@ -117,7 +117,7 @@ def _guard_maker(make: Callable[[Any], Any], refuse: Refuse) -> Callable[[Any], 
 def tolerate_async(
     function: Callable[[], Awaitable[Any]], refuse: Refuse, place: str
 ) -> Callable[[], Awaitable[None]]:
-    """Return the function such that a failure of it is reported, and all goes on."""
+    """Return the function with its exceptions reported instead of raised."""
 
     async def call() -> None:
         try:
@@ -131,7 +131,7 @@ def tolerate_async(
 def tolerate(
     function: Callable[..., Any], refuse: Refuse, place: str, fallback: Any = None
 ) -> Callable[..., Any]:
-    """Return the function such that a failure is reported, and gives ``fallback``."""
+    """Return the function, which reports an exception and then returns ``fallback``."""
 
     def call(*arguments: Any) -> Any:
         try:
@@ -144,9 +144,9 @@ def tolerate(
 
 
 class PluginBackend:
-    """A backend of a plugin; whatever else than a completion fails names the plugin.
+    """A backend of a plugin, whose errors name the plugin.
 
-    Failures of completions are translated where they are asked for.
+    Errors of completions are translated by the callers of `complete`.
     """
 
     def __init__(self, plugin: str, backend: Any) -> None:
@@ -215,7 +215,7 @@ _BACKEND_RESULTS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "health": _as_health,
     "models": _as_model_names,
 }
-"""For functions of a backend, the check of the result."""
+"""The checks of results, by the backend's function."""
 
 
 def _check_store(value: Any) -> str | None:
@@ -234,4 +234,4 @@ _CALLBACKS: Final[Mapping[str, Mapping[str, Callable[[Any], str | None] | None]]
     "tables": {"owner": _check_function},
     "offers": {"remove": None, "last_output": None},
 }
-"""For each hook, the functions of its parts that are called later, with the check of the result."""
+"""For each hook, the functions of its parts that are called later, each with a result check."""

@@ -1,7 +1,7 @@
 """Measure the best style and strategy for a model: ``mlx-tools doctor --probe``.
 
-Every question is asked in every style with every strategy, so all are compared on the same
-questions. A difference that may be chance does not count.
+Every question is asked in every style with every strategy, so that all are compared on the same
+questions. A difference that may be chance is ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import anyio
 from msgspec import Struct, field
 
 from mlx_tools.app.proposal import Proposal, Proposer
-from mlx_tools.app.results import Key, Result, Results, failed_result, make_result, run_all
+from mlx_tools.app.results import Key, Result, Results, make_failed_result, make_result, run_all
 from mlx_tools.app.statistics import Share, mcnemar
 from mlx_tools.backends import (
     DEFAULT_STYLE,
@@ -39,15 +39,15 @@ from mlx_tools.store import digest_words
 from mlx_tools.tools import load_words
 
 STRATEGIES: Final[tuple[StrategyChoice, ...]] = ("auto", "free", "guided")
-"""Strategies that a session may begin with on any server."""
+"""Strategies that work on any server."""
 
 MAX_TOKENS: Final = 160
-"""Tokens of one completion: the longest right call takes half of it, and a model that does not stop
-costs no more."""
+"""Tokens of one completion. The longest right call takes half of it. The limit keeps a model that
+does not stop from costing more."""
 
 LEVEL: Final = 0.05
-"""The level of significance: two ways differ if chance makes such a difference less often than
-this."""
+"""The level of significance: two ways differ if chance would cause such a difference less often
+than this."""
 
 FILE: Final = "prompts/evaluate/probe.toml"
 _EFFECTS: Final[Effects] = frozenset(("read",))
@@ -61,12 +61,12 @@ class Expected(Struct, frozen=True):
 
     name: str
     arguments: Mapping[str, Sequence[Any]]
-    """The right values of each argument."""
+    """The values of each argument that are right."""
     optional: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """The right values of arguments that may be left out. No other arguments are allowed."""
+    """The same for arguments that may be left out. No other arguments are allowed."""
 
     def is_met(self, call: ToolCall) -> bool:
-        """Return whether a call is this one."""
+        """Return whether a call matches."""
         right, arguments = {**self.optional, **self.arguments}, call.arguments
         return (
             call.name == self.name
@@ -79,7 +79,7 @@ class Expected(Struct, frozen=True):
 
 
 class Question(Struct, frozen=True):
-    """One question, and the tools it is asked with."""
+    """One question, and its tools."""
 
     id: str
     group: str
@@ -90,7 +90,7 @@ class Question(Struct, frozen=True):
     """The right call, None if an answer is expected."""
 
     def is_valid(self, proposal: Proposal) -> bool:
-        """Return whether the proposal keeps to the protocol and is of the expected kind."""
+        """Return whether the proposal follows the protocol and is of the expected kind."""
         due = proposal.answered if self.call is None else bool(proposal.calls)
         return proposal.valid and due
 
@@ -148,8 +148,8 @@ def _read_catalog(catalog: Mapping[str, Any]) -> Iterator[Question]:
 def equal_values(value: Any, right: Any) -> bool:
     """Compare two values.
 
-    Numbers are compared by value. In texts, case, the white space between words and a mark at the
-    end are ignored.
+    Numbers are compared by value. In texts, case, the amount of white space and a punctuation mark
+    at the end are ignored.
     """
     if isinstance(value, bool) or isinstance(right, bool):
         return value is right
@@ -170,9 +170,9 @@ def _normalize(text: str) -> str:
 
 
 def list_styles(settings: RunSettings) -> tuple[Style, ...]:
-    """Return the styles that can be asked in.
+    """Return the styles to measure.
 
-    ``native`` is one if the model's own template describes tools.
+    ``native`` is one of them if the model's own template describes tools.
     """
     styles: tuple[Style, ...] = get_args(Style)
     chat_format = settings.chat_format
@@ -219,7 +219,7 @@ class Cell(Struct, frozen=True):
     def total(self, name: str) -> int | None:
         """Return the sum of a number over all results, None if one is unknown.
 
-        A failed result took neither requests nor time that was counted.
+        Failed results count as nothing: they have neither requests nor time.
         """
         default = 0 if name in ("requests", "seconds") else None
         numbers = [result.get(name, default) for result in self.results]
@@ -253,7 +253,7 @@ class ProbeResult(Struct, frozen=True):
     cells: tuple[Cell, ...]
     """The cells in order of styles and strategies."""
     complete: bool
-    """True if every question was asked every way."""
+    """True if every question was asked in every way."""
     seconds: float
     failure: BackendError | None = None
     """The error that ended it early, or None."""
@@ -272,8 +272,8 @@ async def measure(
 ) -> ProbeResult:
     """Ask every question in every style with each of the strategies.
 
-    A completion that takes too long, or that the server refuses while it accepts others, counts as
-    wrong. Any other failure of the backend ends the probe; the result says so, and nothing is
+    A completion that takes too long, or that the server refuses although it accepts others, counts
+    as wrong. Any other failure of the backend ends the probe. It is in the result, and is not
     raised.
 
     Args:
@@ -282,9 +282,9 @@ async def measure(
         settings: the settings of each run.
         limits: the limits of each run.
         strategies: the strategies to compare.
-        seconds: the time for all questions.
+        seconds: the time limit for all questions.
         step: called after each question.
-        prepare: called before each question, with the style.
+        prepare: called with the style before each question.
     """
     failure, started_at = None, monotonic()
     styles = list_styles(settings)
@@ -306,7 +306,7 @@ async def measure(
         except UsageError as error:  # a grammar that the backend cannot read
             if strategy != "grammar":
                 raise
-            return failed_result("unusable", error)
+            return make_failed_result("unusable", error)
         right, valid = question.is_right(proposal), question.is_valid(proposal)
         return make_result(proposal, correct=right, valid=valid)
 
@@ -333,10 +333,11 @@ async def measure(
 def _order_questions(
     questions: Sequence[Question], styles: Sequence[Style], strategies: Sequence[StrategyChoice]
 ) -> Iterator[tuple[Question, Style, StrategyChoice]]:
-    """Yield question by question, so an early end leaves all ways with the same ones.
+    """Yield all ways of one question before the next question.
 
-    After one strategy was asked, the prompt of its style is in the server's cache. The strategy
-    that goes first changes from question to question, so none is always the cheaper one.
+    So after an early end all ways have the same questions. The first strategy of a style puts the
+    prompt into the server's cache, so the others cost less. Therefore the first strategy changes
+    from question to question.
     """
     for number, question in enumerate(questions):
         turn = number % len(strategies)
@@ -345,11 +346,11 @@ def _order_questions(
                 yield question, style, strategy
 
 
-# --- what follows -----------------------------------------------------------------------------
+# --- the conclusion ---------------------------------------------------------------------------
 
 
 class ProbeConclusion(Struct, frozen=True):
-    """The conclusion: the style to use, and the strategy to begin with in each."""
+    """The conclusion: the style to use, and the strategy for each style."""
 
     style: Style
     reason: str
@@ -359,9 +360,10 @@ class ProbeConclusion(Struct, frozen=True):
 def judge(cells: Sequence[Cell]) -> ProbeConclusion:
     """Draw the conclusion from the cells of a complete probe.
 
-    They must include ``auto`` for every style. In each style it is ``auto``, unless ``guided`` is
-    better and in no group right less often, or ``free`` is better, or ``grammar`` is better than
-    all of these. The style is ``jsonl``, unless another is better, each with its own strategy.
+    The cells must include ``auto`` for every style. The strategy of a style is ``auto``, unless
+    ``guided`` is better and in no group right less often, or ``free`` is better, or ``grammar`` is
+    better than all of these. The style is ``jsonl``, unless another one is better. For this, each
+    style has its own strategy.
     """
     by_style: dict[Style, dict[str, Cell]] = {}
     for cell in cells:
@@ -387,14 +389,14 @@ def make_verdict(
     settings: RunSettings,
     versions: Mapping[str, Any],
 ) -> Verdict:
-    """Return the verdict on a model from a complete probe, as of now.
+    """Return the verdict on a model from a complete probe, with the present time.
 
     Args:
         model: the identity of the model.
         result: the complete probe.
-        questions: the questions that were asked.
-        settings: the settings it was measured with.
-        versions: the versions of what it was measured on.
+        questions: the questions of the probe.
+        settings: the settings of the probe.
+        versions: the versions of the programs that took part.
     """
     judged = judge(result.cells)
     chat_format = settings.chat_format
@@ -450,13 +452,14 @@ def _describe_figures(name: str, cell: Cell) -> str:
 def is_better(cell: Cell, second: Cell) -> bool:
     """Return whether one way is better than another by more than chance.
 
-    It is right more often on the same questions, or right as often and valid more often.
+    It is better if it is right more often on the same questions, or right as often and valid more
+    often.
     """
-    if _clearly_more(cell.right, second.right):
+    if _is_clearly_more(cell.right, second.right):
         return True
-    return len(cell.right) >= len(second.right) and _clearly_more(cell.valid, second.valid)
+    return len(cell.right) >= len(second.right) and _is_clearly_more(cell.valid, second.valid)
 
 
-def _clearly_more(clearly: frozenset[str], second: frozenset[str]) -> bool:
+def _is_clearly_more(clearly: frozenset[str], second: frozenset[str]) -> bool:
     only_one, only_other = len(clearly - second), len(second - clearly)
     return only_one > only_other and mcnemar(only_one, only_other) < LEVEL

@@ -1,7 +1,7 @@
 """The rules for a project's file: it can only tighten the settings.
 
-The file comes with a folder that somebody else may have written, such as a cloned repository. So it
-is compared with the settings that hold without it, and whatever would loosen them is a problem.
+The file comes with a folder that a stranger may have written, such as a cloned repository. So it is
+compared with the settings that would apply without it. Values that loosen them are problems.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def find_loosened(source: str, values: Mapping[str, Any], base: Mapping[str, Any
     Args:
         source: the file.
         values: the settings in it.
-        base: the values that hold without it.
+        base: the values that apply without it.
     """
     return [
         f"{source}: {key}: {fault}"
@@ -36,7 +36,7 @@ def find_fault(row: SettingRow, value: Any, base: Mapping[str, Any]) -> str | No
     Args:
         row: the setting.
         value: its value in the file.
-        base: the values that hold without the file.
+        base: the values that apply without the file.
     """
     old_value = base.get(row.key)
     match row.setting.project:
@@ -69,10 +69,7 @@ def _loosens(allowed: str) -> str:
 
 
 def _check_rates(value: Any, old_value: Any) -> str | None:
-    """Return the problem if a rate, or one of a table, allows more calls than before.
-
-    Else None.
-    """
+    """Return the problem if a rate, or one in a table, allows more calls, or None."""
     if isinstance(value, Mapping):
         faults = (
             (name, _check_rates(value[name], (old_value or {}).get(name))) for name in sorted(value)
@@ -84,7 +81,7 @@ def _check_rates(value: Any, old_value: Any) -> str | None:
 
 
 def _allowed_tools(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names and patterns that the list or, without one, the preset allows."""
+    """Return the names and patterns of the list, or of the preset if there is no list."""
     allow, preset = values.get("policy.allow"), values.get("policy.preset")
     if allow is not None:
         return tuple(allow)
@@ -104,8 +101,8 @@ def _describe_widened(new_names: Collection[str], old_names: Collection[str]) ->
 def _is_covered(name: str, old_names: Collection[str]) -> bool:
     """Return True if the tools that ``name`` means may be allowed already.
 
-    Only a list of exact names shows for sure that they are not. Whatever is returned here, a run's
-    policy never allows more than without the project's file (`Configuration.policy`).
+    Only a list of exact names proves that they are not. In any case a run's policy never allows
+    more than without the project's file (`Configuration.policy`).
     """
     if any(names_same_tool(old_name, name) for old_name in old_names) or "*" in old_names:
         return True

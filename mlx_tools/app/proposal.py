@@ -1,4 +1,4 @@
-"""A proposal: one turn of a model with nothing run, and what it cost."""
+"""A proposal: one turn of a model, whose calls do not run, and its cost."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _COMPLETING: Final = (MendRecord, CompletionRecord)
 
 
 class Proposal(Struct, frozen=True, kw_only=True):
-    """One turn as a model would write it."""
+    """One turn of a model, whose calls did not run."""
 
     calls: tuple[ToolCall, ...] = ()
-    """Its calls, right or wrong, with the arguments as the tools would get them."""
+    """Its calls, right or wrong, with the arguments that the tools would get."""
     answered: bool = False
     """True if it answers."""
     valid: bool = False
@@ -44,24 +44,23 @@ class Proposal(Struct, frozen=True, kw_only=True):
     strategy: str = "free"
     """The strategy of the last completion."""
     requests: int = 0
-    """Requests of the whole turn; a first try that failed counts here and in the sums below."""
+    """Requests of the whole turn. A first try that failed counts here and in the sums below."""
     usage: Usage = field(default_factory=Usage)
     pieces: int | None = None
-    """Pieces of text; a stock server sends one for each token."""
+    """Pieces of text. Most servers send one for each token."""
     seconds: float = 0.0
     completion: str = ""
-    """The text, with the host's part of it."""
+    """The text, including the part that the host wrote."""
     reasoning: str = ""
     reading: Reading = field(default_factory=Reading)
     tools: Mapping[str, ToolSpec] = field(default_factory=dict)
-    """The tools of the turn: the given ones, and `tool_search` if they do not all fit the catalog.
-    """
+    """The tools of the turn: the given ones, and `tool_search` if not all fit the catalog."""
 
 
 class Proposer:
-    """Asks for one turn as a run does, with the same prompt and the same limits.
+    """Asks for one turn with the same prompt and the same limits as a run.
 
-    Every call waits for an approval that nobody gives, so nothing runs.
+    Every call waits for an approval that never comes, so no tool runs.
     """
 
     def __init__(
@@ -84,12 +83,12 @@ class Proposer:
         Args:
             question: the question.
             tools: the tools by name.
-            history: earlier messages as for `Controller.run`.
-            context: told to the model besides the settings' project context.
+            history: earlier messages, as in `Controller.run`.
+            context: a text for the model besides the settings' project context.
 
         Raises:
             BackendTimeout: the time was too short.
-            BackendError: the error that left no turn.
+            BackendError: the backend failed before the turn was complete.
         """
         if not isinstance(tools, Mapping):
             raise wrong_argument("tools", tools, "give specs by name")
@@ -97,7 +96,7 @@ class Proposer:
         if context:
             parts = filter(None, (settings.project_context, context))
             settings = replace(settings, project_context="\n\n".join(parts))
-        registry = Registry([Tool(spec, _never) for spec in tools.values()])
+        registry = Registry([Tool(spec, _refuse_call) for spec in tools.values()])
         controller = Controller(
             self._backend,
             registry,
@@ -111,10 +110,10 @@ class Proposer:
         async with await controller.conversation(history=history) as conversation:
             await conversation.take_turn(question)
             records = [*conversation.files.transcript]
-        return _proposal(records, registry.specs(), settings, seconds=monotonic() - started_at)
+        return _make_proposal(records, registry.specs(), settings, seconds=monotonic() - started_at)
 
 
-def _proposal(
+def _make_proposal(
     records: Sequence[Record],
     tools: Mapping[str, ToolSpec],
     settings: RunSettings,
@@ -131,14 +130,14 @@ def _proposal(
         )
     opening = [*takewhile(lambda record: not isinstance(record, _COMPLETING), records)]
     last = completions[-1]
-    reading = _reading(opening, last, tools)
+    reading = _find_reading(opening, last, tools)
     judged = judge(reading, tools, tool_choice=settings.tool_choice)
     errors = [error for error in (reading.error, *(call.error for call in judged)) if error]
     calls = tuple(call.call for call in judged)
     answers = [message for message in reading.messages if isinstance(message, FinalAnswer)]
     repaired = any(call.repairs for call in calls) or any(answer.repairs for answer in answers)
     native = isinstance(opening[0], Header) and opening[0].style == "native"
-    bare = reading.bare_text and not native  # where bare text is how an answer is written
+    bare = reading.bare_text and not native  # the native style writes answers as bare text
     return Proposal(
         calls=calls,
         answered=bool(answers),
@@ -147,7 +146,7 @@ def _proposal(
         strategy=last.strategy,
         requests=sum(completion.requests for completion in completions),
         usage=total_usage([completion.usage for completion in completions]),
-        pieces=_total([completion.pieces for completion in completions]),
+        pieces=_sum_known([completion.pieces for completion in completions]),
         seconds=seconds,
         completion=last.prefix + last.text,
         reasoning=last.reasoning,
@@ -156,12 +155,12 @@ def _proposal(
     )
 
 
-def _total(numbers: Sequence[int | None]) -> int | None:
+def _sum_known(numbers: Sequence[int | None]) -> int | None:
     known = [number for number in numbers if number is not None]
     return sum(known) if len(known) == len(numbers) else None
 
 
-def _reading(
+def _find_reading(
     opening: Sequence[Record], completion: CompletionRecord, tools: Mapping[str, ToolSpec]
 ) -> Reading:
     """Return the reading of a completion of the first turn."""
@@ -175,11 +174,11 @@ def _reading(
 
 
 class _StoreWithoutArtifacts(MemoryStore):
-    """Keeps no long outputs: their reader would be a tool that nobody named."""
+    """A store that keeps no long outputs, since their reader would be one more tool."""
 
     def create(self) -> SessionFiles:
         return replace(super().create(), artifacts=None)
 
 
-def _never(arguments: Mapping[str, Any]) -> Any:
+def _refuse_call(arguments: Mapping[str, Any]) -> Any:
     raise AssertionError("a proposed call must not run")

@@ -1,8 +1,8 @@
-"""Asks the items that a file of results lacks, one by one, and writes each.
+"""Asks the items that a file of results lacks, one by one, and writes each result.
 
-A file of results is JSON lines, each flushed as it comes, so a run can be resumed. The first line
-has the settings of all results; a file with other settings is refused. Every other line is one item
-with one strategy. A partial line from a crash is dropped.
+A file of results has JSON lines. Each is flushed at once, so that a run can be resumed. The first
+line has the settings of all results; a file with other settings is refused. Every other line is the
+result of one item with one strategy. An incomplete line from a crash is dropped.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from mlx_tools.store import digest_words
 FORMAT: Final = 1
 
 REFUSALS: Final = 3
-"""Refusals in a row after which the server, not the items, is taken to be at fault."""
+"""Refusals in a row after which the server is at fault, and not the items."""
 
 _MAX_NAMED: Final = 3
-"""Differing settings that an error names; more do not fit on a line."""
+"""Differing settings that an error names. More do not fit on a line."""
 
 Result = Mapping[str, Any]
 Ask = Callable[[], Awaitable[Result]]
@@ -55,11 +55,11 @@ class Key(NamedTuple):
 class Results:
     """The results of a run: those in ``path``, and added ones.
 
-    Without a path they are kept in memory. Use it with ``with``: the file is locked meanwhile.
+    Without a path they are stored in memory. Use it with ``with``: the file is locked meanwhile.
 
     Raises:
-        UsageError: the file holds something else, or results of other settings or another
-            benchmark, cannot be written, or is written by another run.
+        UsageError: the file is no file of results, has other settings or another benchmark, cannot
+            be written, or is written by another run.
     """
 
     def __init__(self, path: Path | None, benchmark: str, settings: Mapping[str, Any]) -> None:
@@ -83,7 +83,7 @@ class Results:
         return self._results.get(key)
 
     def add(self, key: Key, result: Result) -> Result:
-        """Write a result and return it as it was written."""
+        """Write a result, and return it in its written form."""
         line = {"type": "item"} | key._asdict() | {"settings": self.fingerprint} | dict(result)
         self._write(line)
         self._results[key] = line
@@ -124,7 +124,7 @@ class Results:
             raise
 
     def _load(self, path: Path, file: BinaryIO) -> None:
-        """Read the results, drop a partial line, and write the header of an empty file."""
+        """Read the results, drop an incomplete line, and write a header to an empty file."""
         file.seek(0)
         data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
@@ -162,7 +162,7 @@ class Results:
 
 
 def _encode(value: Any) -> str:
-    """Return one line of JSON in ASCII: a model may write lone surrogates."""
+    """Return one line of JSON in ASCII, because a model may write lone surrogates."""
     return json.dumps(value, separators=(",", ":"), default=str)
 
 
@@ -207,16 +207,16 @@ async def run_all(
 ) -> list[Result]:
     """Return the results of all keys, in order, and ask for those that are missing.
 
-    A completion that takes too long is a result without calls. So is one that the server refuses,
-    perhaps because its prompt is too long, while it accepts others. Any other failure of the
-    backend is raised, after everything before it was written.
+    If a completion takes too long, its result has no calls. The same is true if the server refuses
+    it although it accepts others, for example because the prompt is too long. Any other failure of
+    the backend is raised, after the results before it were written.
     """
     results_by_key: dict[Key, Result] = {}
     refused: list[tuple[Key, BackendError]] = []
 
     def take_refused() -> None:
         for key, error in refused:
-            results_by_key[key] = results.add(key, failed_result("refused", error))
+            results_by_key[key] = results.add(key, make_failed_result("refused", error))
         refused.clear()
 
     for key, ask in todo:
@@ -225,11 +225,11 @@ async def run_all(
             try:
                 result = results.add(key, await ask())
             except BackendTimeout as error:
-                result = results.add(key, failed_result("timeout", error))
+                result = results.add(key, make_failed_result("timeout", error))
             except BackendRefused as error:
                 refused.append((key, error))
-                # Until another item is answered, it is not known whether the item or the server is
-                # at fault. So refused items are written only then.
+                # Until another item is answered, the item or the server may be at fault. So refused
+                # items are written only then.
                 if len(refused) >= REFUSALS:
                     raise
         if result is not None:
@@ -243,7 +243,7 @@ async def run_all(
 
 
 def make_result(proposal: Proposal, *, correct: bool, valid: bool, **fields: Any) -> Result:
-    """Return the result of an item for which one turn was asked."""
+    """Return the result of an item from its proposal."""
     return {
         "correct": correct,
         "valid": valid,
@@ -265,15 +265,16 @@ def make_result(proposal: Proposal, *, correct: bool, valid: bool, **fields: Any
     }
 
 
-def failed_result(kind: str, error: MlxToolsError) -> dict[str, Any]:
+def make_failed_result(kind: str, error: MlxToolsError) -> dict[str, Any]:
     """Return the result of an item if the backend failed: no calls, no answer."""
     return {"correct": False, "valid": False, "error": kind, "message": str(error), "calls": []}
 
 
 def describe_run(settings: RunSettings, limits: Limits, **fields: Any) -> dict[str, Any]:
-    """Return all that results depend on besides question and strategy, as JSON.
+    """Return the settings that results depend on, as JSON.
 
-    A file of results has these settings. ``prompts`` is a digest of the texts that the model reads.
+    They are the header of a file of results, without question and strategy. ``prompts``
+    is a digest of the texts that the model reads.
     """
     values = {name: getattr(settings, name) for name in settings.__struct_fields__}
     for name in ("backend", "roots", "strategy", "require_tools", "verdict"):
@@ -295,7 +296,7 @@ def describe_run(settings: RunSettings, limits: Limits, **fields: Any) -> dict[s
 class SummaryRow(Struct, frozen=True):
     """One category with one strategy.
 
-    A number that the server did not report for all is None.
+    A number is None if the server did not report it for all results.
     """
 
     category: str
@@ -310,7 +311,7 @@ class SummaryRow(Struct, frozen=True):
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return the row as ``--json`` prints it."""
+        """Return the row in the form of ``--json``."""
         shares = {"correct": _encode_share(self.correct), "valid": _encode_share(self.valid)}
         number = {"items": self.correct.total, "seconds": round(self.seconds, 3)}
         return asdict(self) | shares | number
@@ -328,7 +329,7 @@ def _make_row(category: str, strategy: str, group: Sequence[Result]) -> SummaryR
     prompts = _sum([result.get("prompt_tokens") for result in group])
     cached = _sum([result.get("cached_tokens") for result in group])
     counts = [(result.get("completion_tokens"), result.get("pieces")) for result in group]
-    # where no count was reported, the pieces in which it came
+    # if no count was reported, the number of pieces
     generated = _sum([pieces if tokens is None else tokens for tokens, pieces in counts])
     return SummaryRow(
         category=category,

@@ -1,4 +1,4 @@
-"""Words for a wrong setting: the names and values that may be meant."""
+"""Messages for a wrong setting, with the names and values that may be meant."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ from mlx_tools.app.settings import OTHER_VARIABLES, table
 
 
 @cache
-def section_names() -> tuple[str, ...]:
+def list_section_names() -> tuple[str, ...]:
     """Return the dotted names of all sections."""
     return tuple(sorted({key.rpartition(".")[0] for key in table()} - {""}))
 
 
 @cache
-def rows_by_variable() -> dict[str, SettingRow]:
-    """Return the settings by their variable of the environment."""
+def map_rows_by_variable() -> dict[str, SettingRow]:
+    """Return the settings by their environment variable."""
     return {row.env: row for row in table().values()}
 
 
-def close_variable(name: str) -> str | None:
+def find_close_variable(name: str) -> str | None:
     """Return the variable that a wrong name may mean, None if there is none.
 
-    The name may also be derived from a setting's key.
+    The wrong name may also come from a setting's key.
     """
     key_like = name.removeprefix("MLX_TOOLS_").lower().replace("_", ".", 1)
-    if match := next((key for key in (key_like, *_similar_keys(key_like)) if key in table()), None):
+    if match := next(
+        (key for key in (key_like, *_find_similar_keys(key_like)) if key in table()), None
+    ):
         return table()[match].env
     close = difflib.get_close_matches(
-        name, [*rows_by_variable(), *OTHER_VARIABLES], n=1, cutoff=0.8
+        name, [*map_rows_by_variable(), *OTHER_VARIABLES], n=1, cutoff=0.8
     )
     return close[0] if close else None
 
@@ -42,10 +44,10 @@ def _normalise(key: str) -> str:
     return key.lower().removesuffix("_ms").replace("_", "").replace("-", "")
 
 
-def _similar_keys(key: str) -> list[str]:
+def _find_similar_keys(key: str) -> list[str]:
     """Return the settings and sections that a wrong key may mean, the likeliest first.
 
-    A person may write another section or none, the name of the option, or a misspelling.
+    A person may have written a wrong section or none, the name of the option, or a misspelling.
     """
     section, _, tail = key.rpartition(".")
     flag = f"--{tail.replace('_', '-')}"
@@ -55,26 +57,27 @@ def _similar_keys(key: str) -> list[str]:
         if known.rpartition(".")[2] == tail or row.setting.flag == flag
     ]
     same_tail.sort(key=lambda known: -difflib.SequenceMatcher(None, known, key).ratio())
-    names = {_normalise(known): known for known in (*table(), *section_names())}
+    names = {_normalise(known): known for known in (*table(), *list_section_names())}
     names |= {} if section else {_normalise(known.rpartition(".")[2]): known for known in table()}
     close = difflib.get_close_matches(_normalise(key), names, n=1, cutoff=0.7)
     return same_tail + [names[name] for name in close]
 
 
-def unknown_key(key: str, value: Any) -> str:
-    """Return the fault of a key that no setting has, with the one that may be meant."""
-    if key in section_names():
+def describe_unknown_key(key: str, value: Any) -> str:
+    """Return the message about an unknown key, with the key that may be meant."""
+    if key in list_section_names():
         return f"{key}: a section, written [{key}]"
     section = key.partition(".")[0]
-    close = [known for known in _similar_keys(key) if known != section]  # the key is in it already
-    known = [k for k in table() if k.startswith(f"{section}.")] or section_names()
+    # the key is in the section already, so the section is no hint
+    close = [known for known in _find_similar_keys(key) if known != section]
+    known = [k for k in table() if k.startswith(f"{section}.")] or list_section_names()
     hint = f"did you mean {close[0]}?" if close else f"allowed here: {', '.join(known)}"
     noun = "section" if isinstance(value, Mapping) else "setting"
     return f"{key}: no such {noun} ({hint})"
 
 
 def not_allowed(row: SettingRow, allowed_text: str, scale: int = 1) -> str:
-    """Return the fault of a value, with the values that are allowed."""
+    """Return the message about a wrong value, with the allowed values."""
     guess = guess_word(allowed_text.strip("'\""), row.choices)
     allowed_text = (
         "(hidden)"
@@ -87,6 +90,6 @@ def not_allowed(row: SettingRow, allowed_text: str, scale: int = 1) -> str:
 
 
 def guess_word(text: str, words: Iterable[str]) -> str:
-    """Return a question for the word that is most like a text; empty if none is."""
+    """Return a "did you mean" for the word that is most like a text, or ""."""
     close = difflib.get_close_matches(text, list(words), n=1)
     return f"; did you mean {close[0]}?" if close else ""

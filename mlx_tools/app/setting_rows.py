@@ -1,7 +1,7 @@
 """Declarations of settings, and the settings as rows.
 
 A `Section` is a table of the configuration file. Each of its fields is annotated with its type and
-a `Setting`; `build_rows` makes a `SettingRow` of each, which reads values and describes them.
+a `Setting`. `iter_rows` makes a `SettingRow` of each, which reads and describes values.
 """
 
 import contextlib
@@ -21,17 +21,17 @@ ProjectRule = Literal[
 ]
 """The rule for a setting in a project's file.
 
-Such a file comes with a cloned repository, so it may take power away and never give it.
+Such a file comes with a cloned repository, so it may only make settings stricter.
 
 - ``never``: it must not set it.
-- ``any``: it may set it, since it gives no power.
-- ``only_true``, ``only_false``: it may switch it that way.
+- ``any``: it may set it to any value, because the setting gives no rights.
+- ``only_true``, ``only_false``: it may set it to this value.
 - ``lower``: it may make a number smaller.
 - ``rarer``: it may add rates, and lower existing ones.
-- ``stricter``: it may move towards the first of the choices.
-- ``allow``: it may name some of the tools that were allowed before.
+- ``stricter``: it may choose a value nearer to the first of the choices.
+- ``allow``: it may name some of the tools that are allowed without it.
 - ``add``: it may add to the list.
-- ``more``: it may name all that was in the list before, and more.
+- ``more``: its list must have all items that the list has without it, and may have more.
 """
 
 _RULE_KINDS: Final[Mapping[str, frozenset[str]]] = {
@@ -43,7 +43,7 @@ _RULE_KINDS: Final[Mapping[str, frozenset[str]]] = {
     "add": frozenset({"array"}),
     "more": frozenset({"array"}),
 }
-"""The types of values, in JSON Schema, that a rule can compare; a rule not named here takes all."""
+"""The types of values, in JSON Schema, that a rule can compare. Other rules take all types."""
 
 Group = Literal["", "own", "backend", "writing", "policy", "run", "gateway"]
 
@@ -57,19 +57,19 @@ class Setting(Struct, frozen=True):
     option: str = ""
     """Its option: the long name, a short one after a comma, and a word for the value."""
     group: Group = ""
-    """The group of options that commands take together."""
+    """The group of the option. A command has all options of a group."""
     scale: int = 1
-    """The option's value times this is the setting's value."""
+    """The factor from the option's value to the setting's value."""
     env: str = ""
     """Its environment variable, by default ``MLX_TOOLS_<SECTION>_<KEY>``."""
     allowed: str = ""
-    """The allowed values in words, if the type does not say them."""
+    """The allowed values in words, if the type does not show them."""
     test: Callable[[Any], object] | None = None
-    """Raises an exception for a value that only its type allows."""
+    """Raises an exception for a value of the right type that is not allowed."""
     secret: bool = False
-    """It is never shown, and its option names a file that holds it."""
+    """True for a secret. It is never shown, and its option names a file that has it."""
     run: str = ""
-    """The field of `RunSettings` that takes the value."""
+    """The field of `RunSettings` for the value."""
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -86,11 +86,11 @@ class Section(Struct, frozen=True, forbid_unknown_fields=True):
     """A table of the configuration file. Types are exact: "5" is not 5."""
 
     def __repr__(self) -> str:
-        """Return the values but for secrets: a traceback or a log may show them."""
+        """Return the values without secrets, since a traceback or a log may show them."""
         shown = (
             f"{name}={getattr(self, name)!r}"
-            for name, kind in _fields(type(self))
-            if (declared := _setting(kind)) is None or not declared.secret
+            for name, kind in _iter_fields(type(self))
+            if (declared := _find_setting(kind)) is None or not declared.secret
         )
         return f"{type(self).__name__}({', '.join(shown)})"
 
@@ -113,7 +113,7 @@ _KINDS: Final[Mapping[Any, str]] = {
 
 
 class _Part(Struct, frozen=True):
-    """One of the types that the values of a setting may have."""
+    """One of the types of a setting's values."""
 
     kind: str
     """Its name in JSON Schema."""
@@ -122,13 +122,13 @@ class _Part(Struct, frozen=True):
     high: float | None = None
 
 
-def _parts(kind: Any) -> Iterator[_Part]:
-    """Yield the types that a union joins, or the one type."""
+def _iter_parts(kind: Any) -> Iterator[_Part]:
+    """Yield the types of a union, or the single type."""
     kind, *metas = get_args(kind) if get_origin(kind) is Annotated else (kind,)
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         for member in get_args(kind):
-            yield from _parts(member)
+            yield from _iter_parts(member)
     elif origin is Literal:
         yield _Part("string", get_args(kind))
     else:
@@ -137,12 +137,12 @@ def _parts(kind: Any) -> Iterator[_Part]:
         yield _Part(_KINDS[origin or kind], (), low, high)
 
 
-def _fields(section: type[Section]) -> Iterator[tuple[str, Any]]:
+def _iter_fields(section: type[Section]) -> Iterator[tuple[str, Any]]:
     """Yield the fields of a table, each with its annotation."""
     yield from get_type_hints(section, include_extras=True).items()
 
 
-def _setting(annotation: Any) -> Setting | None:
+def _find_setting(annotation: Any) -> Setting | None:
     """Return the setting that an annotation declares; None for a table."""
     metas = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
     return next((meta for meta in metas if isinstance(meta, Setting)), None)
@@ -169,31 +169,31 @@ class SettingRow:
 
     @cached_property
     def choices(self) -> tuple[str, ...]:
-        """The words that it may be, empty if it is no choice."""
+        """The words that it can be, empty if it is no choice."""
         return tuple(word for part in self._parts for word in part.choices)
 
     @property
     def may_be_empty(self) -> bool:
-        """True if an empty text is a value: it is a list, and not also a single text."""
+        """True if an empty text is a value: if it is a list that cannot be a single text."""
         return self.is_a("array") and not self.is_a("string")
 
     def is_a(self, kind: str) -> bool:
-        """Return True if its values may be of this JSON Schema type."""
+        """Return True if its values can be of this JSON Schema type."""
         return any(part.kind == kind for part in self._parts)
 
     @cached_property
     def _parts(self) -> tuple[_Part, ...]:
-        return tuple(_parts(self.type))
+        return tuple(_iter_parts(self.type))
 
     def check(self, value: Any) -> Any:
-        """Return the value as the setting holds it.
+        """Return the checked value in the type of the setting.
 
         Raises:
             ValueError: it is not allowed.
         """
         if isinstance(value, list) and self.is_a("array"):
             value = tuple(value)
-        # `convert` would also take a set for a list, and None means no value.
+        # `convert` would also accept a set as a list, and None means no value.
         if type(value) not in _KINDS or value is None:
             raise ValueError
         try:
@@ -208,19 +208,20 @@ class SettingRow:
         return value
 
     def read(self, text: str, *, scale: int = 1) -> Any:
-        """Return the value that a variable or an option writes.
-
-        Raises ValueError as `check` does.
+        """Return the value of the text of a variable or an option.
 
         An empty text is an empty list or table. It means no value if the setting may have none.
+
+        Raises:
+            ValueError: it is not allowed.
         """
         if self.is_a("object"):
-            return self.check(_pairs(text))
+            return self.check(_parse_pairs(text))
         text = text.strip()
         if self.is_a("array") and text == "[]":
             text = ""
         if self.is_a("array") and (text or self.may_be_empty):
-            return self.check(_items(text))
+            return self.check(_parse_items(text))
         if not text and self.optional:
             return None
         if self.is_a("boolean"):
@@ -241,14 +242,14 @@ class SettingRow:
                 noun = _NOUNS[part.kind if scale == 1 else "number"]
                 low, high = (f"{end / scale:.12g}" for end in (part.low, part.high))
                 words.append(f"{noun} from {low} to {high}")
-        if not words:  # a plugin's setting that says no more
+        if not words:  # a plugin's setting without a description
             words = [_PLAIN_NOUNS[part.kind] for part in self._parts if part.kind != "null"]
         return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 
-def _items(text: str) -> list[Any]:
-    """Return the items that ``a, b`` writes, or a list as in a file: ``["a", "b"]``."""
-    if text.startswith("["):  # as a pattern may, too
+def _parse_items(text: str) -> list[Any]:
+    """Return the items of ``a, b``, or of a list as in a file: ``["a", "b"]``."""
+    if text.startswith("["):  # a pattern may begin so too
         import tomllib
 
         with contextlib.suppress(tomllib.TOMLDecodeError, RecursionError):
@@ -258,8 +259,8 @@ def _items(text: str) -> list[Any]:
     return [item for part in text.split(",") if (item := part.strip())]
 
 
-def _pairs(text: str) -> dict[str, str]:
-    """Return the table that ``name=value, name=value`` writes."""
+def _parse_pairs(text: str) -> dict[str, str]:
+    """Return the table of ``name=value, name=value``."""
     pairs: dict[str, str] = {}
     for part in text.split(","):
         name, sign, value = (piece.strip() for piece in part.partition("="))
@@ -272,40 +273,40 @@ def _pairs(text: str) -> dict[str, str]:
 
 def iter_rows(section: type[Section], prefix: str = "") -> Iterator[SettingRow]:
     """Yield the settings of a table and of those in it, in the order of the code."""
-    for name, annotation in _fields(section):
-        if (declared := _setting(annotation)) is None:
+    for name, annotation in _iter_fields(section):
+        if (declared := _find_setting(annotation)) is None:
             yield from iter_rows(annotation, f"{prefix}{name}.")
         else:
             yield SettingRow(f"{prefix}{name}", annotation, declared)
 
 
 def find_declaration_fault(section: type[Section], name: str) -> str | None:
-    """Return why a plugin's table declares its settings wrongly, or None.
+    """Return the fault in the declaration of a plugin's table, or None.
 
     Args:
         section: the table.
         name: its name.
     """
     try:
-        annotations = dict(_fields(section))
+        annotations = dict(_iter_fields(section))
         for field in structs.fields(section):
-            declared = _setting(annotations[field.name])
+            declared = _find_setting(annotations[field.name])
             if declared is None:
                 return f"{field.name} has no Setting"
             if field.required:
                 return f"{field.name} has no default"
             row = SettingRow(f"{name}.{field.name}", annotations[field.name], declared)
             default = field.default_factory() if field.default is NODEFAULT else field.default
-            if (fault := _row_fault(row) or _default_fault(row, default)) is not None:
+            if (fault := _find_row_fault(row) or _find_default_fault(row, default)) is not None:
                 return f"{field.name}: {fault}"
-        msgspec.convert(structs.asdict(section()), section)  # as the values are read later
-    except (Exception, SystemExit) as error:  # somebody else's code: nothing is known of it
+        msgspec.convert(structs.asdict(section()), section)  # values are read so later
+    except (Exception, SystemExit) as error:  # foreign code may raise anything
         return f"it cannot be read: {type(error).__name__}: {error}"
     return None
 
 
-def _row_fault(row: SettingRow) -> str | None:
-    """Return what is wrong with a plugin's setting besides its default, or None."""
+def _find_row_fault(row: SettingRow) -> str | None:
+    """Return the fault of a plugin's setting besides its default, or None."""
     setting = row.setting
     try:
         msgspec.convert(structs.asdict(setting) | {"test": None}, Setting)
@@ -330,12 +331,12 @@ def _row_fault(row: SettingRow) -> str | None:
     return None
 
 
-def _default_fault(row: SettingRow, default: Any) -> str | None:
+def _find_default_fault(row: SettingRow, default: Any) -> str | None:
     if default is None and row.optional:
         return None
     try:
         row.check(default)
-    except (Exception, SystemExit) as error:  # a type that msgspec does not take raises others
+    except (Exception, SystemExit) as error:  # other exceptions for types that msgspec refuses
         reason = f"{type(error).__name__}, allowed: {row.allowed()}"
         return f"its default {default!r} is not allowed ({reason})"
     return None

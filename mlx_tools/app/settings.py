@@ -1,8 +1,8 @@
 """All settings: their types, limits, help texts, and who may set them.
 
-Nothing else knows them. The names of variables, the help of options, errors, `mlx-tools config
-show` and the table in the documentation are made from this file (`mlx_tools.app.setting_rows`
-reads it). The default values are in ``config/default.toml`` and nowhere else.
+They are defined only here. The names of variables, the help of options, errors, `mlx-tools config
+show` and the table in the documentation are made from this file (by `mlx_tools.app.setting_rows`).
+The default values are only in ``config/default.toml``.
 """
 
 import re
@@ -35,27 +35,27 @@ from mlx_tools.policy import (
 )
 
 
-def _no_wildcards(value: Any) -> None:
-    """Refuse texts with ``*``: each text is compared as a whole."""
+def _check_no_wildcards(value: Any) -> None:
+    """Refuse texts with ``*``, because each text is compared as a whole."""
     for text in value:
         if "*" in text:
             raise UsageError(f"{text[:80]!r}: * is no wildcard here; write each name in full")
 
 
-def _database(value: Any) -> None:
-    from mlx_tools.app.hooks import store_kind
+def _check_database(value: Any) -> None:
+    from mlx_tools.app.hooks import find_store_kind
 
-    store_kind(value)
+    find_store_kind(value)
 
 
-def _server_addresses(value: Any) -> None:
+def _check_server_addresses(value: Any) -> None:
     from mlx_tools.app.hooks import check_server_address
 
     for url in addresses(value):
         check_server_address(url)
 
 
-def _server_options(value: Any) -> None:
+def _check_server_options(value: Any) -> None:
     from mlx_tools.backends import check_options
 
     check_options(value)
@@ -71,23 +71,23 @@ TOOLS: ValueRule = {
 }
 EFFECTS: ValueRule = {"allowed": f"a list of {', '.join(ASKABLE)}", "test": check_effects}
 SESSION = "session"
-"""The name that means all tools together in a table of rates."""
+"""The name for all tools together in a table of rates."""
 RATE_TABLE: ValueRule = {
     "allowed": f"rates by tool, each tool {_TOOL}, each rate {RATES}",
     "test": lambda value: check_rates(value, "rates"),
 }
 ADDRESSES: ValueRule = {
     "allowed": "an address such as http://127.0.0.1:8080, or a list of several",
-    "test": lambda value: _server_addresses(value),
+    "test": lambda value: _check_server_addresses(value),
 }
 
 Names = tuple[str, ...]
 
 PROFILES = "profiles"
-"""The table in the user's file that holds the profiles, each a table of settings."""
+"""The table of the profiles in the user's file, each of which is a table of settings."""
 
 RESERVED = frozenset({PROFILES})
-"""Tables of the configuration file that hold no settings of their own."""
+"""Tables of the configuration file that are no sections of settings."""
 
 OTHER_VARIABLES = frozenset(
     f"MLX_TOOLS_{name}" for name in ("CACHE_DIR", "CONFIG_DIR", "DATA_DIR", "STATE_DIR", "SUITES")
@@ -100,8 +100,8 @@ def addresses(value: str | Names | None) -> Names:
     return (value,) if isinstance(value, str) else value or ()
 
 
-# \Z, since $ would let a newline stand behind the text. Halves of surrogate pairs come from
-# variables that are not UTF-8; nothing can write them.
+# \Z, because $ would allow a newline after the text. Halves of surrogate pairs come from variables
+# that are not UTF-8, and cannot be written to any file.
 Name = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f\ud800-\udfff]{1,500}\Z")]
 Text = Annotated[str, Meta(max_length=100_000, pattern=r"^[^\ud800-\udfff]*\Z")]
 Key = Annotated[str, Meta(pattern=r"^[\x21-\x7e]{1,4000}\Z")]
@@ -372,7 +372,7 @@ class BackendSettings(Section, frozen=True):
             "Further options of a server of our own, such as --kv-bits, --draft-model, "
             "--adapter-path and --chat-template-args",
             allowed='a list of words, such as ["--kv-bits", "8"]',
-            test=_server_options,
+            test=_check_server_options,
         ),
     ]
 
@@ -558,7 +558,7 @@ class GatewaySettings(Section, frozen=True):
             option="--allow-host H",
             group="gateway",
             allowed="a list of host names, without wildcards",
-            test=_no_wildcards,
+            test=_check_no_wildcards,
         ),
     ]
     origins: Annotated[
@@ -569,7 +569,7 @@ class GatewaySettings(Section, frozen=True):
             option="--allow-origin O",
             group="gateway",
             allowed="a list of origins, without wildcards",
-            test=_no_wildcards,
+            test=_check_no_wildcards,
         ),
     ]
     concurrency: Annotated[
@@ -631,7 +631,7 @@ class Settings(Section, frozen=True):
             "never",
             "The PostgreSQL database that sessions are kept in, in place of files; its address",
             allowed="postgresql://USER@HOST/NAME",
-            test=_database,
+            test=_check_database,
             secret=True,
         ),
     ]
@@ -650,19 +650,19 @@ class Settings(Section, frozen=True):
 def table() -> dict[str, SettingRow]:
     """Return all settings by key: the core's in the order of the code, then plugins'."""
     rows = {row.key: row for row in iter_rows(Settings)}
-    for name, section in plugin_sections().items():
+    for name, section in load_plugin_sections().items():
         rows |= {row.key: row for row in iter_rows(section, f"{name}.")}
     return rows
 
 
 @cache
-def plugin_sections() -> dict[str, type[Section]]:
-    """Return the tables of plugins by name. A faulty one is left out and reported."""
+def load_plugin_sections() -> dict[str, type[Section]]:
+    """Return the tables of plugins by name. A faulty table is left out and reported."""
     return _read_sections()[0]
 
 
-def left_out_tables() -> frozenset[str]:
-    """Return the names of plugins' tables that were left out, none of the core's."""
+def list_left_out_tables() -> frozenset[str]:
+    """Return the names of plugins' tables that were left out."""
     return _read_sections()[1]
 
 
@@ -690,7 +690,7 @@ def _read_sections() -> tuple[dict[str, type[Section]], frozenset[str]]:
 
 
 def find_section_fault(name: Any, section: Any, rows: Iterable[SettingRow]) -> str | None:
-    """Return why a plugin's table cannot be used beside these settings, or None."""
+    """Return why a plugin's table cannot be added to these settings, or None."""
     if not isinstance(section, type) or not issubclass(section, Section):
         return "this is no Section"
     if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name):

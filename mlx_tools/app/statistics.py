@@ -35,8 +35,8 @@ class Share(Struct, frozen=True):
 def wilson(hits: int, total: int) -> tuple[float, float]:
     """Return the score interval of a share (Wilson 1927), with 95 % confidence.
 
-    Unlike the usual plus-or-minus it stays within 0 and 1, and is useful at 0 and at all hits. For
-    a ``total`` of 0 it is (0, 1).
+    Unlike the usual plus-or-minus interval it stays between 0 and 1, and it is useful even if no
+    item or every item is a hit. For a ``total`` of 0 it is (0, 1).
     """
     if total == 0:
         return 0.0, 1.0
@@ -51,13 +51,11 @@ def wilson(hits: int, total: int) -> tuple[float, float]:
 def mcnemar(only_first: int, only_second: int) -> float:
     """Return the exact two-sided p that two methods differ on the same items.
 
-    This is the test of McNemar (1947).
-
-    Items on which they agree do not count.
+    This is the test of McNemar (1947). Items on which both agree do not count.
 
     Args:
-        only_first: items on which only the first was right.
-        only_second: items on which only the second was right.
+        only_first: the number of items on which only the first was right.
+        only_second: the number of items on which only the second was right.
     """
     if only_first < 0 or only_second < 0:
         raise ValueError("a number of items is at least 0")

@@ -1,7 +1,7 @@
 """A run's records as the steps of a conversation, for a page and for a terminal.
 
-The texts in a step come from elsewhere: the code that shows them must see to it that nothing in
-them is obeyed. For HTML `mlx_tools.app.templates` does.
+The texts in a step are foreign, so the code that shows them must escape them. For HTML
+`mlx_tools.app.templates` does this.
 """
 
 from __future__ import annotations
@@ -51,27 +51,27 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 MAX_CHARS: Final = 20_000
-"""The most characters of one text that are shown: most from its beginning, some from its end.
+"""Characters of one text that are shown, most from its beginning and some from its end.
 
-A choice: about ten screens of a terminal; the whole text is in the transcript.
+A choice: about ten screens of a terminal. The whole text is in the transcript.
 """
 
 TAIL: Final = 4_000
 """Characters that are shown from the end of a text that is too long."""
 SHORT_CHARS: Final = 700
 SHORT_LINES: Final = 14
-"""Longer observations, and long texts of any kind, are folded.
+"""Lines of a text that is shown open. Longer texts are folded.
 
-Both limits are choices: about half a screen.
+A choice: about half a screen.
 """
 
 ON_ONE_LINE: Final = 72
-"""Arguments that are no longer are shown on one line."""
+"""Characters of arguments that are shown on one line."""
 
 Kind = Literal[
     "setup", "user", "model", "call", "policy", "person", "tool", "host", "answer", "end"
 ]
-"""The author or the nature of a step, which decides its look."""
+"""The author or the kind of a step, which decides its look."""
 
 
 class Block(Struct, frozen=True):
@@ -81,14 +81,14 @@ class Block(Struct, frozen=True):
     prose: bool = False
     """True for text that the model wrote for a person."""
     fold: str = ""
-    """The label of a folded text, empty for an open one."""
+    """The label of a folded text. Empty for an open text."""
     prefix: str = ""
     """Text that the host wrote in front of it."""
     left_out: int = 0
     """Characters that are left out before ``tail``."""
     tail: str = ""
     is_aside: bool = False
-    """True for details that a reader asks for."""
+    """True for details that few readers need."""
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class ReportStep:
     call: str = ""
     """The call that the step is about."""
     whole: str = ""
-    """The whole text of a person or the model."""
+    """The complete text of a person or the model."""
 
 
 def build_steps(records: Sequence[Record]) -> list[ReportStep]:
@@ -124,7 +124,7 @@ def build_steps(records: Sequence[Record]) -> list[ReportStep]:
             continue
         if isinstance(record, GoldenRecord) and not record.expect:
             continue
-        step = _step(record)
+        step = _make_step(record)
         mends = [*mends, record] if isinstance(record, MendRecord) else []
         if isinstance(record, MendRecord):
             step.words = (
@@ -153,18 +153,18 @@ def fold_text(text: str, name: str = "", *, is_aside: bool = False) -> Block:
     return Block(head, fold=fold, left_out=len(text) - MAX_CHARS, tail=tail, is_aside=is_aside)
 
 
-# --- a step a record ---
+# --- one step for each record ---
 
 
-def _step(record: Record) -> ReportStep:
+def _make_step(record: Record) -> ReportStep:
     match record:
         case CarriedRecord():
-            step = _step(record.record)
+            step = _make_step(record.record)
             return replace(step, notes=[*step.notes, "from before"])
         case Header() | GoldenRecord() | UserRecord():
-            return _beginning(record)
+            return _make_beginning(record)
         case CompletionRecord():
-            return _completion(record)
+            return _make_completion(record)
         case MendRecord():
             return ReportStep("host", "Mended", record.kind)
         case RepairRecord():
@@ -172,7 +172,7 @@ def _step(record: Record) -> ReportStep:
         case SummaryRecord():
             lines = (f"[from {p.get('offset')}] {as_text(p.get('summary'))}" for p in record.parts)
             blocks = [fold_text("\n".join(lines))] if record.parts else []
-            notes = _notes((record.problem, record.problem))
+            notes = _select_notes((record.problem, record.problem))
             label = f"Summary {record.call}"
             return ReportStep("model", label, "of a long output", notes, blocks=blocks)
         case CompactedRecord():
@@ -182,35 +182,38 @@ def _step(record: Record) -> ReportStep:
             blocks = [fold_text(text) for text in (record.content, removed) if text]
             return ReportStep("host", "Compacted", record.reason, notes, blocks=blocks)
         case CorrectionRecord():
-            notes = _notes((record.forged, "an observation was forged"))
+            notes = _select_notes((record.forged, "an observation was forged"))
             return ReportStep(
-                "host", "Corrected", notes=notes, words=_error(record.error), bad=True
+                "host", "Corrected", notes=notes, words=_format_error(record.error), bad=True
             )
         case ResumedRecord():
             return ReportStep("host", "Resumed", "by another process")
         case ExtendedRecord():
             return ReportStep("person", "Extended", f"by {record.iterations} steps")
         case AnswerRecord() | StoppedRecord():
-            return _end(record)
+            return _make_end(record)
         case _:
             return _make_call_step(record)
 
 
-def _beginning(record: Header | GoldenRecord | UserRecord) -> ReportStep:
+def _make_beginning(record: Header | GoldenRecord | UserRecord) -> ReportStep:
     if isinstance(record, UserRecord):
         choice = record.tool_choice
-        blocks = [_prose(record.content), *_asides(("Tools told of", "\n".join(record.tools)))]
-        notes = _notes((choice, f"tool choice: {choice}"))
+        blocks = [
+            _make_prose(record.content),
+            *_make_asides(("Tools told of", "\n".join(record.tools))),
+        ]
+        notes = _select_notes((choice, f"tool choice: {choice}"))
         return ReportStep("user", "Question", notes=notes, blocks=blocks)
     if isinstance(record, GoldenRecord):
-        blocks = _asides(("What is expected", record.expect))
+        blocks = _make_asides(("What is expected", record.expect))
         return ReportStep("setup", "Expected", blocks=blocks)
     count = len(record.tools)
     notes = [record.style, record.strategy, f"{count} tools" if count != 1 else "1 tool"]
-    blocks = _asides(
+    blocks = _make_asides(
         ("System prompt", record.system),
-        ("Examples", _turns(record.examples)),
-        ("Earlier messages", _turns(record.history)),
+        ("Examples", _format_turns(record.examples)),
+        ("Earlier messages", _format_turns(record.history)),
         ("Tools", record.tools),
         ("Policy", record.policy),
         ("Limits", record.limits),
@@ -218,9 +221,9 @@ def _beginning(record: Header | GoldenRecord | UserRecord) -> ReportStep:
     return ReportStep("setup", "Setup", record.model or "", notes, blocks=blocks)
 
 
-def _completion(record: CompletionRecord) -> ReportStep:
+def _make_completion(record: CompletionRecord) -> ReportStep:
     reason, tokens = record.finish_reason, record.usage.completion_tokens
-    notes = _notes(
+    notes = _select_notes(
         (True, f"turn {record.turn}"),
         (reason == "length", "cut off by its limit"),
         (reason not in (None, "stop", "length"), f"ended by {reason}"),
@@ -230,33 +233,35 @@ def _completion(record: CompletionRecord) -> ReportStep:
     )
     prefix, text = record.prefix, record.text
     if record.strategy == "guided":
-        text = text.removeprefix(prefix)  # here the text has what both wrote
-    blocks = _asides(("Thought", record.reasoning))
+        text = text.removeprefix(prefix)  # here the text includes the host's part
+    blocks = _make_asides(("Thought", record.reasoning))
     if prefix or text:
         blocks.append(replace(fold_text(text, "Text"), prefix=prefix, is_aside=True))
-    blocks += _asides(("Left unread", "\n".join(record.dropped)))
+    blocks += _make_asides(("Left unread", "\n".join(record.dropped)))
     if record.prompt is not None:
         title = "Prompt, what is added to it" if record.shared_prefix_chars else "Prompt"
         blocks.append(fold_text(record.prompt, title, is_aside=True))
     words, bad = "" if prefix or text else "nothing", record.error is not None
-    words = words if record.error is None else _error(record.error)
-    return ReportStep("model", "Model wrote", "", [*notes, *_took(record)], words, blocks, bad)
+    words = words if record.error is None else _format_error(record.error)
+    return ReportStep(
+        "model", "Model wrote", "", [*notes, *_format_duration(record)], words, blocks, bad
+    )
 
 
-def _end(record: AnswerRecord | StoppedRecord) -> ReportStep:
+def _make_end(record: AnswerRecord | StoppedRecord) -> ReportStep:
     if isinstance(record, StoppedRecord):
-        waiting = _notes((record.waiting_for, f"waiting for the {record.waiting_for}"))
+        waiting = _select_notes((record.waiting_for, f"waiting for the {record.waiting_for}"))
         blocks = [fold_text(record.partial, "What had come")] if record.partial else []
         words = stopped_in_words([record])
         if record.message not in words:
             words = f"{record.message}\n{words}"
         return ReportStep("end", "Stopped", record.reason, waiting, words, blocks, bad=True)
-    notes = _notes(
+    notes = _select_notes(
         (record.bare_text, "plain text"),
         (record.truncated, "cut off since it repeated itself" if record.repeated else "cut off"),
         (record.call_like, "looks like a call"),
     )
-    blocks = [_prose(record.content)]
+    blocks = [_make_prose(record.content)]
     words = "" if record.content.strip() else EMPTY_ANSWER
     if record.sources:
         blocks.append(fold_text(as_json(record.sources, indent=2), "Sources"))
@@ -275,46 +280,51 @@ def _make_call_step(
 ) -> ReportStep:
     match record:
         case CallRecord():
-            notes = _notes((record.echoed, "copied out of an observation"))
-            blocks = _arguments(record.arguments)
+            notes = _select_notes((record.echoed, "copied out of an observation"))
+            blocks = _make_argument_blocks(record.arguments)
             return ReportStep("call", f"Call {record.call}", record.name, notes, blocks=blocks)
         case DecisionRecord():
             code, word = record.code, record.decision
-            notes = _notes((record.rule, f"rule {record.rule}"), (code, str(code)))
+            notes = _select_notes((record.rule, f"rule {record.rule}"), (code, str(code)))
             label, bad = f"Policy {record.call}", word == "deny"
             return ReportStep("policy", label, word, notes, record.reason, bad=bad)
         case PauseRecord():
             return ReportStep("person", "Waits", "for a person", [", ".join(record.calls)])
         case EditRecord():
-            blocks = _arguments(record.arguments)
+            blocks = _make_argument_blocks(record.arguments)
             return ReportStep("person", f"Person {record.call}", "edited the call", blocks=blocks)
         case ApprovalRecord():
             decision = "approved" if record.approved else "refused"
-            notes = _notes((record.scope == "session", "for the session"))
+            notes = _select_notes((record.scope == "session", "for the session"))
             label, bad = f"Person {record.call}", not record.approved
             return ReportStep("person", label, decision, notes, record.reason, bad=bad)
         case ExecutionRecord():
-            notes = _notes((record.mutates, "can change things"))
+            notes = _select_notes((record.mutates, "can change things"))
             return ReportStep("host", f"Runs {record.call}", "the tool starts", notes)
         case NestedRecord():
             return ReportStep(
                 "host", f"Runs {record.call}", "asks the model", [f"time {record.run}"]
             )
     size = record.output_size_chars
-    notes = _notes(
+    notes = _select_notes(
         (record.cached, "as before"),
         (size not in (None, len(record.content or "")), f"{size} characters in all"),
         (record.artifact, "kept whole"),
     )
     blocks = [fold_text(record.content)] if record.content is not None else []
-    blocks += _asides(("The whole output", record.whole), ("Would change", record.would_change))
-    words, bad = "" if record.error is None else _error(record.error), record.error is not None
-    notes = [*_took(record), *notes]
+    blocks += _make_asides(
+        ("The whole output", record.whole), ("Would change", record.would_change)
+    )
+    words, bad = (
+        "" if record.error is None else _format_error(record.error),
+        record.error is not None,
+    )
+    notes = [*_format_duration(record), *notes]
     return ReportStep("tool", f"Result {record.call}", record.name, notes, words, blocks, bad)
 
 
-def _asides(*blocks_by_title: tuple[str, Any]) -> list[Block]:
-    """Return the values that are not empty, each as a folded text under its title."""
+def _make_asides(*blocks_by_title: tuple[str, Any]) -> list[Block]:
+    """Return each non-empty value as a folded text under its title."""
     return [
         fold_text(
             value if isinstance(value, str) else as_json(value, indent=2), name, is_aside=True
@@ -324,38 +334,38 @@ def _asides(*blocks_by_title: tuple[str, Any]) -> list[Block]:
     ]
 
 
-def _notes(*notes: tuple[Any, str]) -> list[str]:
+def _select_notes(*notes: tuple[Any, str]) -> list[str]:
     """Return the notes whose condition is true."""
     return [note for is_true, note in notes if is_true]
 
 
-def _arguments(arguments: Mapping[str, Any]) -> list[Block]:
+def _make_argument_blocks(arguments: Mapping[str, Any]) -> list[Block]:
     line = as_json(arguments)
     return [Block(line) if len(line) <= ON_ONE_LINE else fold_text(as_json(arguments, indent=2))]
 
 
-def _prose(text: str) -> Block:
+def _make_prose(text: str) -> Block:
     return replace(fold_text(text), prose=True, fold="")
 
 
-def _error(error: ErrorInfo) -> str:
+def _format_error(error: ErrorInfo) -> str:
     return ": ".join(filter(None, (error.code, error.message)))
 
 
-def _took(record: CompletionRecord | ObservationRecord) -> list[str]:
+def _format_duration(record: CompletionRecord | ObservationRecord) -> list[str]:
     return [] if record.duration_ms is None else [f"{record.duration_ms} ms"]
 
 
-def _turns(turns: Iterable[Mapping[str, str]]) -> str:
+def _format_turns(turns: Iterable[Mapping[str, str]]) -> str:
     return "\n".join(f"{turn.get('role')}: {turn.get('content')}" for turn in turns)
 
 
 # --- foreign texts, made visible ------------------------------------------------------------------
 #
-# An unseen character is written as its number, such as U+202E. Line ends and tabs stay.
+# An invisible character is shown as its number, such as U+202E. Line ends and tabs stay.
 
 MAX_NAME: Final = 160
-"""The most characters of a name. A choice: two lines of a terminal."""
+"""Characters of a name. A choice: two lines of a terminal."""
 
 
 def brief(value: Any) -> str:
@@ -365,9 +375,9 @@ def brief(value: Any) -> str:
 
 
 def escape_invisible(text: str, mark: str = "{}") -> str:
-    """Return a text in which the number of each unseen character is in its place.
+    """Return a text with numbers in place of its invisible characters.
 
-    The number is within ``mark``, with how often the character is repeated there.
+    A number is within ``mark``, with the count if the character is repeated.
     """
 
     def within_mark(char: str, count: int) -> str:
@@ -377,7 +387,7 @@ def escape_invisible(text: str, mark: str = "{}") -> str:
 
 
 def as_text(value: Any) -> str:
-    """Return a value as text: a text as it is, empty for None, else JSON."""
+    """Return a text unchanged, "" for None, and any other value as JSON."""
     if isinstance(value, str):
         return value
     return "" if value is None else as_json(value)
@@ -399,7 +409,7 @@ STYLESHEET: Final = package_file("app/look.css")
 
 
 class Html(str):
-    """HTML that goes into a page as it is, without escaping."""
+    """HTML that is put into a page without escaping."""
 
     __slots__ = ()
 
@@ -414,7 +424,7 @@ def templates(folder: Path) -> Environment:
     environment = Environment(
         loader=FileSystemLoader([folder, STYLESHEET.parent]),
         autoescape=True,
-        finalize=_final,
+        finalize=_finalize,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -425,10 +435,10 @@ def templates(folder: Path) -> Environment:
 
 
 def escape_html(value: Any) -> Html:
-    """Return a text as HTML, with unseen characters in marks of their own."""
+    """Return a text as HTML, with marks around the numbers of invisible characters."""
     return Html(escape_invisible(escape(as_text(value)), '<b class="x">{}</b>'))
 
 
-def _final(value: Any) -> Any:
-    """Escape a printed value that `escape_html` has not seen, such as an attribute."""
+def _finalize(value: Any) -> Any:
+    """Escape a printed value that `escape_html` has not escaped, such as an attribute."""
     return value if hasattr(value, "__html__") else escape_invisible(as_text(value))

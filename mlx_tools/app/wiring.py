@@ -1,7 +1,4 @@
-"""Creates the parts of a run from the settings.
-
-Registry, store, backend, controller.
-"""
+"""Creates the parts of a run from the settings: tools, store, backend, controller."""
 
 from __future__ import annotations
 
@@ -16,10 +13,10 @@ from typing import Any, Final, Protocol
 from msgspec import Struct
 
 from mlx_tools.app import config
-from mlx_tools.app.builtin import add_builtin, added_offers, make_request
+from mlx_tools.app.builtin import add_builtin, list_added_offers, make_request
 from mlx_tools.app.config import Configuration
-from mlx_tools.app.config_edit import change_user_text, with_value
-from mlx_tools.app.hooks import backend_makers, collect, source_makers, store_kind
+from mlx_tools.app.config_edit import change_user_text, edit_value
+from mlx_tools.app.hooks import collect, find_store_kind, list_backend_makers, list_source_makers
 from mlx_tools.app.settings import SESSION, addresses, table
 from mlx_tools.backends import (
     DEFAULT_ADDRESSES,
@@ -68,16 +65,16 @@ from mlx_tools.tools import (
 from mlx_tools.transcript import Header
 
 Note = Callable[[str], None]
-"""Called with a line that a person should read."""
+"""Gets a line that a person should read."""
 
 _MAX_LEFT_OUT: Final = 5
-"""Lines about tools that could not be added: more would hide what else is noted."""
+"""Lines about tools that could not be added. More would hide other notes."""
 _JOB_SETTINGS: Final = ("backend.kind", "backend.url", "model.", "limits.", "tools.cache")
-"""The settings that a job stores if they were set when it was made."""
+"""The settings that a job stores if they were set when the job was made."""
 
 
 class RunOptions(Struct, frozen=True, kw_only=True):
-    """The options of an application that asks a model."""
+    """The options of an application that uses a model."""
 
     configuration: Configuration
     """The settings."""
@@ -87,13 +84,13 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     model: str | None = None
     """The model's name if this run names one."""
     person: bool = False
-    """True if a person reads the notes, not a program."""
+    """True if a person reads the notes, and not a program."""
     spread: bool = False
-    """For several servers: see `mlx_tools.backends.pool`."""
+    """True to spread requests over several servers: see `mlx_tools.backends.pool`."""
     serves: bool = False
     """True for a gateway, which uses another gateway only if it is named."""
     pick: Callable[[str, Sequence[str]], Awaitable[str | None]] | None = None
-    """Asks a person which of several answers is right."""
+    """Asks a person to choose one of several answers."""
 
     @property
     def model_name(self) -> str | None:
@@ -104,7 +101,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
 def build_registry(
     configuration: Configuration, header: Header | None = None, note: Note | None = None
 ) -> Registry:
-    """Return the tools under these settings, including those that are switched off.
+    """Return the tools under these settings, including disabled ones.
 
     Args:
         configuration: the settings.
@@ -126,7 +123,7 @@ def load_registry(configuration: Configuration, header: Header | None = None) ->
     settings = configuration.settings
     off: dict[str, str] = {}
     if not settings.enabled:
-        off["*"] = f"tools are turned off by {configuration.tell_origin('enabled')}"
+        off["*"] = f"tools are turned off by {configuration.describe_origin('enabled')}"
     tool_settings = settings.tools
     for name, is_on in UserChoicesFile().load().switched.items():
         if not is_on:
@@ -139,7 +136,7 @@ def load_registry(configuration: Configuration, header: Header | None = None) ->
     }
     request = make_request(tool_settings.roots, options, configuration, header)
     add_builtin(registry, request)
-    registry.with_offers(added_offers(request))
+    registry.with_offers(list_added_offers(request))
     _add_bound(registry, tool_settings.roots)
     for file in tool_settings.functions:
         for function_tool in load_functions(file):
@@ -155,7 +152,7 @@ def _add_bound(registry: Registry, roots: Sequence[str]) -> None:
     if not sources.names():
         return
     folders = tuple(RootName.parse(root).absolute() for root in roots)
-    makers = source_makers(sources, folders)
+    makers = list_source_makers(sources, folders)
     refused = find_exposure(sources.folder, roots)
     registry.with_bound(sources, {kind: maker.make for kind, maker in makers.items()}, refused)
     for maker in makers.values():
@@ -169,8 +166,8 @@ def _add_bound(registry: Registry, roots: Sequence[str]) -> None:
 def _check_names(configuration: Configuration, registry: Registry) -> None:
     """Check the names of tools in the settings.
 
-    A name that no tool has is a typing error. It must not pass as a tool that is never called, or
-    as a tool that is forbidden.
+    A name that no tool has is a typing error, and must not be accepted as a tool that is never
+    called or is forbidden.
     """
     specs = registry.all_specs()
     offered = {key.partition("/")[2] for key in registry.disabled if "/" in key}
@@ -185,23 +182,23 @@ def _check_names(configuration: Configuration, registry: Registry) -> None:
             if registry.resolve_name(name) in specs or name in offered or is_glob(name):
                 continue
             if name.startswith(PLUGIN):
-                _check_plugin(configuration.tell_origin(key), name, registry)
+                _check_plugin(configuration.describe_origin(key), name, registry)
                 continue
             raise UsageError(
-                f"{configuration.tell_origin(key)}: there is no tool {name}",
+                f"{configuration.describe_origin(key)}: there is no tool {name}",
                 hint=did_you_mean(name, specs),
             )
 
 
 def _check_plugin(setting: str, pattern: str, registry: Registry) -> None:
-    """Check that ``plugin:NAME`` or ``plugin:NAME/TOOL`` means something.
+    """Check that ``plugin:NAME`` or ``plugin:NAME/TOOL`` means an existing tool.
 
     Raises:
         UsageError: there is no such plugin, or it has no such tool.
     """
     plugin, _, name = pattern.removeprefix(PLUGIN).partition("/")
     if plugin not in (known := registry.plugin_names()):
-        # a source whose file is damaged does not say of which kind it is
+        # the kind of a source is unknown if its file is damaged
         if f"bound:{plugin.rpartition(':')[2]}" in known:
             return
         raise UsageError(
@@ -232,13 +229,13 @@ def note_left_out(configuration: Configuration, registry: Registry, note: Note) 
 
 
 def require_tools_enabled(configuration: Configuration, tool_choice: str = "auto") -> None:
-    """Raise `UsageError` if tools are turned off as a whole and may be called.
+    """Raise `UsageError` if all tools are turned off, unless ``tool_choice`` is none.
 
     The message names the setting that turns them off.
     """
     if not configuration.settings.enabled and tool_choice != "none":
         raise UsageError(
-            f"tools are turned off by {configuration.tell_origin('enabled')}",
+            f"tools are turned off by {configuration.describe_origin('enabled')}",
             hint="set it to true, or ask without tools: --tool-choice none",
         )
 
@@ -246,12 +243,12 @@ def require_tools_enabled(configuration: Configuration, tool_choice: str = "auto
 async def choose(
     options: RunOptions, note: Note, usual: Sequence[str] | None = None
 ) -> SelectedBackend:
-    """Return the backend that the settings ask for.
+    """Return the backend of the settings.
 
     Args:
         options: the options.
         note: called with each line that a person should read.
-        usual: addresses at which to look for servers, None for the programs' defaults.
+        usual: addresses to search for servers, None for the programs' defaults.
     """
     configuration = options.configuration
     backend_settings = configuration.settings.backend
@@ -260,18 +257,18 @@ async def choose(
         backend_settings.kind in ("server", "local")
         and configuration.origins["backend.kind"][-1].kind == "option"
     ):
-        urls = urls if urls and configuration.tell_origin("backend.url") == "--url" else ()
+        urls = urls if urls and configuration.describe_origin("backend.url") == "--url" else ()
     if configuration.settings.policy.local_only:
         for url in urls:
             if not parse_address(url).loopback:
-                origin = configuration.tell_origin("policy.local_only")
+                origin = configuration.describe_origin("policy.local_only")
                 raise UsageError(
                     f"{origin}: {url} is not on this machine",
                     hint="name a loopback address, or leave local-only mode",
                 )
     pick = options.pick
     if configuration.settings.model.chat_format != "auto":
-        pick = _no_pick  # the format is known, so the model need not be
+        pick = _no_pick  # the format is known, so the model's name is not needed
     try:
         selected = await choose_backend(
             kind=backend_settings.kind,
@@ -286,7 +283,7 @@ async def choose(
             pick=pick,
             pick_server=_server_picker(options, note),
             server_options=backend_settings.server_options,
-            interfaces=backend_makers,
+            interfaces=list_backend_makers,
         )
     except ModelMissing as error:
         if options.model_name is not None or backend_settings.kind != "auto":
@@ -307,7 +304,7 @@ def _server_picker(
 ) -> Callable[[Sequence[str]], Awaitable[str | None]] | None:
     """Return a function that asks a person which of several servers to use.
 
-    It writes the answer into the user's file. None if nobody can be asked.
+    It writes the answer into the user's file. None if there is no person to ask.
     """
     ask = options.pick
     if ask is None:
@@ -319,7 +316,7 @@ def _server_picker(
         )
         address = await ask(question, addresses)
         if address is not None:
-            change_user_text(lambda text: with_value(text, "backend.url", address))
+            change_user_text(lambda text: edit_value(text, "backend.url", address))
             note(f"kept as backend.url in {config.user_path()}")
         return address
 
@@ -338,7 +335,7 @@ def _find_gateway(configuration: Configuration) -> str | None:
         host = "localhost" if ipaddress.ip_address(gateway_settings.host).is_unspecified else host
     try:
         address = parse_address(f"http://{host}:{gateway_settings.port or 80}")
-    except UsageError:  # the command `serve` reports it
+    except UsageError:  # the command `serve` reports this error
         return None
     is_usable = address.loopback or not configuration.settings.policy.local_only
     return address.url if gateway_settings.port and is_usable else None
@@ -358,7 +355,7 @@ async def open_controller(
         options: the options.
         approver: decides about calls.
         note: called with each line that a person should read.
-        wrap: may put a layer between controller and backend, such as a trace.
+        wrap: returns the backend with a layer around it, such as a trace.
     """
     configuration = options.configuration
     registry = build_registry(configuration, note=note)
@@ -378,7 +375,7 @@ def build_controller(
 ) -> Controller:
     """Return a controller of an open backend.
 
-    Without ``policy`` the settings' policy holds.
+    Without ``policy`` the settings' policy applies.
     """
     store = session_store(configuration)
     return Controller(
@@ -396,18 +393,18 @@ def build_controller(
 
 
 def with_settings(settings: RunSettings, configuration: Configuration) -> RunSettings:
-    """Return the settings of a run for the same model, under another configuration."""
-    return replace(settings, **configuration.run_values(), **_list_paths(configuration))
+    """Return the settings of a run with the same model under another configuration."""
+    return replace(settings, **configuration.make_run_values(), **_list_paths(configuration))
 
 
 @asynccontextmanager
 async def open_selected_backend(
     options: RunOptions, note: Note
 ) -> AsyncIterator[tuple[SelectedBackend, RunSettings]]:
-    """Open the backend that the settings ask for, and find out how a run uses it.
+    """Open the backend of the settings, and find out how a run uses it.
 
     Raises:
-        BackendTimeout: finding that out takes as long as a whole run may.
+        BackendTimeout: to find that out takes longer than the limit of a whole run.
     """
     seconds = options.configuration.limits().total_timeout
     with limit_discovery(seconds):
@@ -421,7 +418,7 @@ async def open_selected_backend(
 
 
 def _note_unfindable(configuration: Configuration, registry: Registry, note: Note) -> None:
-    """Note that some tools are neither in the catalog nor found by the model's search."""
+    """Note that some tools are neither in the catalog nor within a search's reach."""
     policy = configuration.policy()
     specs = [spec for spec in registry.specs().values() if can_be_allowed(policy, spec)]
     if any(map(is_search, specs)):
@@ -447,8 +444,8 @@ def _note_disabled(configuration: Configuration, registry: Registry, note: Note)
 async def run_settings(options: RunOptions, selected: SelectedBackend, note: Note) -> RunSettings:
     """Return the settings of a run with the selected model.
 
-    If its chat format is a guess, ``note`` gets a line only if a person reads it: nobody else can
-    act on it, and a program may rely on silence. `doctor` always says it.
+    If its chat format is a guess, ``note`` gets a line, but only if a person reads it: a program
+    cannot act on it, and may expect no output. `doctor` always reports it.
     """
     settings = options.configuration.settings
     model = selected.model or options.model_name
@@ -464,7 +461,7 @@ async def run_settings(options: RunOptions, selected: SelectedBackend, note: Not
     selected.free_markers(style)
     route = await choose_route(options, selected)
     return RunSettings(
-        **options.configuration.run_values(),
+        **options.configuration.make_run_values(),
         verdict=verdict,
         chat_format=format_choice.chat_format,
         tool_choice=options.tool_choice,
@@ -488,8 +485,8 @@ async def choose_route(options: RunOptions, selected: SelectedBackend) -> Route:
     if configuration.settings.backend.kind == "native":
         if route == "prompted":
             raise UsageError(
-                f"{configuration.tell_origin('backend.kind')} is native, and "
-                f"{configuration.tell_origin('routing.route')} prompted",
+                f"{configuration.describe_origin('backend.kind')} is native, and "
+                f"{configuration.describe_origin('routing.route')} prompted",
                 hint="leave one of them out",
             )
         route = "native"
@@ -510,14 +507,12 @@ async def try_native(
     Args:
         options: the options.
         selected: the server. With several servers all are tried.
-        retry: try again even if the result is known.
+        retry: True to try again even if the result is known.
 
     Returns:
-        The verdict: the first that did not pass, else the last. None if a trial cannot matter or
-            could
-        not be recognised again: there is no server, it takes messages only, its model is unknown,
-            or
-        the model's template has no tools.
+        The first verdict that is not passed, otherwise the last one. None if a trial is useless or
+        its result could not be used later: there is no server, it takes only messages, its model is
+        unknown, or the model's template has no tools.
 
     Raises:
         BackendError: the server fails.
@@ -525,7 +520,7 @@ async def try_native(
     """
     model = selected.identity(options.model_name)
     if selected.health is not None and selected.health.is_gateway:
-        return None  # a gateway's calls are our own reading already
+        return None  # a gateway of ours already reads the calls itself
     template = selected.template
     has_no_tools = template is not None and not tells_of_tools(template)
     if model is None or selected.backend.kind == "native" or has_no_tools:
@@ -543,13 +538,13 @@ async def try_native(
     return result
 
 
-async def with_route_tried(
+async def try_route(
     options: RunOptions, selected: SelectedBackend, settings: RunSettings, seconds: float
 ) -> RunSettings:
-    """Return the settings with the route that follows from a trial in ``seconds``.
+    """Return the settings with the route that a trial of at most ``seconds`` decides.
 
-    A trial is made if the route is ``auto`` and none was made before. If the server fails in it,
-    the route stays.
+    There is a trial only if the route is ``auto`` and no trial was made before. If the server fails
+    in it, the route stays.
     """
     routing = options.configuration.settings.routing
     is_fixed = options.configuration.settings.backend.kind == "native" or routing.route != "auto"
@@ -562,7 +557,7 @@ async def with_route_tried(
     return replace(settings, route=(await choose_route(options, selected)).to_json())
 
 
-# --- what is kept: sessions, and what a session gives to others -----------------------------------
+# --- stores, and values that sessions and jobs store ----------------------------------------------
 
 
 def session_store(configuration: Configuration) -> SessionStore:
@@ -575,11 +570,11 @@ def session_store(configuration: Configuration) -> SessionStore:
     }
     if settings.sessions is None:
         return TranscriptStore(state_dir() / "sessions", **options)
-    return store_kind(settings.sessions).open(settings.sessions, **options)
+    return find_store_kind(settings.sessions).open(settings.sessions, **options)
 
 
 class HasSecret(Protocol):
-    """A store of sessions, for its key of approvals only."""
+    """A store of sessions that is used only for its key of approvals."""
 
     @property
     def secret(self) -> bytes: ...
@@ -601,7 +596,7 @@ def list_function_files(configuration: Configuration) -> tuple[str, ...]:
 
 
 def function_files(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return files of functions that a person named as absolute paths."""
+    """Return the absolute paths of files of functions that a person named."""
     return tuple(str(expand_user(path).resolve()) for path in paths)
 
 
@@ -622,7 +617,7 @@ def working_directory() -> str:
         return ""
 
 
-def reusable_options(configuration: Configuration) -> dict[str, str]:
+def list_reusable_options(configuration: Configuration) -> dict[str, str]:
     """Return the settings for model and limits as options, for a job elsewhere."""
     options = {}
     for key, row in table().items():
@@ -638,7 +633,7 @@ def reusable_options(configuration: Configuration) -> dict[str, str]:
     return options
 
 
-def recorded_options(header: Header) -> dict[str, str]:
+def list_recorded_options(header: Header) -> dict[str, str]:
     """Return a session's settings for its model and its limits, as options."""
     values: dict[str, Any] = {
         "model.strategy": header.strategy,

@@ -98,7 +98,7 @@ def _forbidden(configuration: Configuration, spec: ToolSpec) -> str:
         return ""
     word = denied.rule.partition(" ")[0]
     if word in ("deny", "local_only"):
-        return f"{denied.reason} ({configuration.tell_origin(f'policy.{word}')})"
+        return f"{denied.reason} ({configuration.describe_origin(f'policy.{word}')})"
     files = [
         layer.source for layer in configuration.layers if layer.kind == "project" and layer.chooses
     ]

@@ -91,7 +91,7 @@ def _commands_of_packages() -> Mapping[str, str]:
     """Return the commands of other packages; they are imported only if there are any."""
     if not may_offer(PLUGINS):
         return {}
-    from mlx_tools.app import plugin_commands
+    from mlx_tools.app import list_plugin_commands
 
-    offered = plugin_commands(COMMANDS)
+    offered = list_plugin_commands(COMMANDS)
     return {name: command.help for name, (_, command) in offered.items()}

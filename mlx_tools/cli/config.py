@@ -19,8 +19,8 @@ from mlx_tools.app import (
     as_toml,
     change_user_text,
     config,
+    edit_value,
     read_user_text,
-    with_value,
 )
 from mlx_tools.cli.inputs import EditFailed, confirm, edit_in_editor, is_at_terminal
 from mlx_tools.cli.options import AsJsonLines, argument
@@ -101,12 +101,12 @@ def set_value(
             hint=f"mlx-tools config edit, or {row.env}",
         )
     value = config.read_typed(key, text)
-    change_user_text(lambda text: with_value(text, key, value))
+    change_user_text(lambda text: edit_value(text, key, value))
     print_text(f"{key} = {as_toml(value)}" if value is not None else f"{key} is not set")
     with contextlib.suppress(ConfigError):  # every command reports an error elsewhere
         loaded = config.load()
         if value is not None and all(origin.kind != "user" for origin in loaded.origins[key]):
-            note(f"{loaded.tell_origin(key)} overrides it")
+            note(f"{loaded.describe_origin(key)} overrides it")
 
 
 @app.command()

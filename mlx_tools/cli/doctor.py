@@ -36,10 +36,10 @@ from mlx_tools.app import (
     choose,
     choose_route,
     collect,
-    failed_check,
     list_control_tokens,
     list_styles,
     load_questions,
+    make_failed_check,
     make_verdict,
     measure,
     plugins,
@@ -149,7 +149,7 @@ async def _find(run: RunOptions, seconds: float | None) -> _Findings:
     try:
         selected = await choose(run, note)
     except MlxToolsError as error:
-        return _Findings([failed_check("server", error), *_machine(run)])
+        return _Findings([make_failed_check("server", error), *_machine(run)])
     try:
         model_name = selected.identity(run.model_name)
         host = {"python": platform.python_version(), "platform": platform.platform()}
@@ -160,7 +160,7 @@ async def _find(run: RunOptions, seconds: float | None) -> _Findings:
                 findings.probed = await probe(run, selected, seconds)
                 findings.checks.append(findings.probed.check())
             except BackendTimeout as error:
-                findings.checks.append(failed_check("probe", error))
+                findings.checks.append(make_failed_check("probe", error))
         model = run.configuration.settings.model
         findings.verdict = find_verdict(selected.identity(run.model_name))
         findings.checks.append(check_verdict(findings.verdict, model.prompt_style, model.strategy))
@@ -225,7 +225,7 @@ async def _check(
         detail = f"{findings.route.path}: {findings.route.reason}"
         findings.checks.append(Check("route", "ok", detail))
     except MlxToolsError as error:
-        findings.checks.append(failed_check("route", error))
+        findings.checks.append(make_failed_check("route", error))
 
 
 def _excuse_completion(check: Check) -> Check:

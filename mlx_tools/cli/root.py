@@ -125,7 +125,7 @@ def _find_command(name: str) -> Any:
 
 def _add_subcommands(group: Any) -> None:
     """Add the commands of plugins to a group. One that cannot be added is left out."""
-    from mlx_tools.app import plugin_commands, plugins
+    from mlx_tools.app import list_plugin_commands, plugins
 
     for name in list_subcommands(group.name):
         word = name.partition(" ")[2]
@@ -136,7 +136,7 @@ def _add_subcommands(group: Any) -> None:
                 raise UsageError(f"{group.name} is no group of commands")
             command = _load_plugin_command(name)
         except UsageError as error:
-            plugin, _ = plugin_commands(COMMANDS).get(name, (name, None))
+            plugin, _ = list_plugin_commands(COMMANDS).get(name, (name, None))
             plugins().refuse(plugin, str(error))
             continue
         command.name = word
@@ -149,9 +149,9 @@ def _load_plugin_command(name: str) -> Any:
     Raises:
         UsageError: it cannot be loaded.
     """
-    from mlx_tools.app import plugin_commands, plugins
+    from mlx_tools.app import list_plugin_commands, plugins
 
-    plugin, offered = plugin_commands(COMMANDS).get(name, ("", None))
+    plugin, offered = list_plugin_commands(COMMANDS).get(name, ("", None))
     if offered is None:
         raise UsageError(f"the command {name} of a plugin is not there any more")
     place, _, attribute = offered.app.partition(":")

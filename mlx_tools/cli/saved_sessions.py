@@ -13,10 +13,10 @@ from typing import Final
 from mlx_tools.app import (
     RunOptions,
     SavedSession,
-    as_options,
     collect,
     config,
     find_header,
+    make_options,
     session_store,
     working_directory,
 )
@@ -61,7 +61,7 @@ def resolve_session(
     if session is not None and last:
         raise UsageError("--continue and --session name two sessions", hint="leave one out")
     saved = load_session(find_last_conversation() if session is None else session, options_given)
-    recorded = as_options(saved.header)
+    recorded = make_options(saved.header)
     for key, value in options_given.items():
         if key not in _GO_WITH and _plain(key, value) != _plain(key, recorded.get(key)):
             raise UsageError(
@@ -147,7 +147,7 @@ def load_session(session: str, options_given: options.Options) -> SavedSession:
     place = session if os.sep in session else store.find(session)
     records = store.read(place).transcript
     header = find_header(place, records, store.secret)
-    begun = as_options(header)
+    begun = make_options(header)
     run = options.run_options({**begun, **options_given})
     other = None
     if "backend.url" in begun and "backend.url" not in options_given:

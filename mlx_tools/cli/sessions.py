@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from mlx_tools.app import build_steps, collect, store_kind
+from mlx_tools.app import build_steps, collect, find_store_kind
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.call_text import escape_line, escape_name, format_value
 from mlx_tools.cli.completion import session_ids
@@ -267,7 +267,7 @@ def copy(
 
 def _open_store(location: str) -> SessionStore:
     if "://" in location:
-        return store_kind(location).open(location)
+        return find_store_kind(location).open(location)
     folder = expand_user(location).absolute()
     if folder.name == "sessions" and not (folder / "sessions").exists():
         raise UsageError(f"{location} is the folder of sessions", hint="give the one that it is in")

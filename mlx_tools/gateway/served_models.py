@@ -12,7 +12,7 @@ from typing import Any, Final
 import anyio
 import anyio.to_thread
 
-from mlx_tools.app import RunOptions, open_selected_backend, with_route_tried
+from mlx_tools.app import RunOptions, open_selected_backend, try_route
 from mlx_tools.backends import (
     TokenCounter,
     find_model_folder,
@@ -174,7 +174,7 @@ class ServedModels:
             open_selected_backend(options, self.note)
         )
         if first:
-            settings = await with_route_tried(options, chosen, settings, TRIAL)
+            settings = await try_route(options, chosen, settings, TRIAL)
         self.note(f"{settings.model or 'the model'} is asked {_describe_route(settings.route)}")
         setup = await find_setup(chosen.backend, settings)
         model = settings.model or find_model_name(chosen.backend)

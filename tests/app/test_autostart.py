@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools.app.autostart import Autostart, systemd_unit
+from mlx_tools.app.autostart import Autostart, make_systemd_unit
 from mlx_tools.app.machine_checks import check_autostart
 from mlx_tools.errors import UsageError
 
@@ -172,7 +172,7 @@ def test_elsewhere_it_is_a_unit_of_systemd_with_every_word_as_it_is(
 
 
 def test_a_line_break_in_a_word_begins_no_line_of_a_unit() -> None:
-    unit = systemd_unit(("it", "a\nExecStartPre=b"), 0)
+    unit = make_systemd_unit(("it", "a\nExecStartPre=b"), 0)
     assert r'ExecStart="it" "a\nExecStartPre=b"' in unit.splitlines()
 
 

@@ -73,10 +73,10 @@ def test_the_origin_names_the_file_the_variable_or_the_option(place: Any) -> Non
         {"MLX_TOOLS_TOOL_TIMEOUT_MS": "100"},
         {"model.temperature": "0.5"},
     )
-    assert loaded.tell_origin("model.seed") == f"{place.user}: model.seed"
-    assert loaded.tell_origin("policy.dry_run") == f"{place.project}: policy.dry_run"
-    assert loaded.tell_origin("limits.tool_timeout_ms") == "MLX_TOOLS_TOOL_TIMEOUT_MS"
-    assert loaded.tell_origin("model.temperature") == "--temperature"
+    assert loaded.describe_origin("model.seed") == f"{place.user}: model.seed"
+    assert loaded.describe_origin("policy.dry_run") == f"{place.project}: policy.dry_run"
+    assert loaded.describe_origin("limits.tool_timeout_ms") == "MLX_TOOLS_TOOL_TIMEOUT_MS"
+    assert loaded.describe_origin("model.temperature") == "--temperature"
     assert loaded.files == (str(place.user), str(place.project))
 
 
@@ -279,11 +279,11 @@ def test_every_project_file_up_to_home_holds(place: Any) -> None:
         assert loaded.policy().deny == ("a", "b")
         assert loaded.settings.limits.max_iterations == 1 and loaded.settings.model.seed == 2
         assert loaded.files == (str(outer), str(place.project), str(inner))
-        assert loaded.tell_origin("policy.deny") == (
+        assert loaded.describe_origin("policy.deny") == (
             f"{outer}: policy.deny + {place.project}: policy.deny"
         )
-        assert loaded.tell_origin("model.seed") == f"{place.project}: model.seed"
-        assert loaded.tell_origin("policy.allow") == f"{outer}: policy.allow"
+        assert loaded.describe_origin("model.seed") == f"{place.project}: model.seed"
+        assert loaded.describe_origin("policy.allow") == f"{outer}: policy.allow"
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,6 @@ def test_this_machine_is_checked_and_nothing_raises() -> None:
 
 
 def test_a_program_of_the_system_that_fails_or_is_not_there_prints_nothing() -> None:
-    assert machine_checks.program_output(["/no/such/program"]) is None
-    assert machine_checks.program_output(["false"]) is None
-    assert machine_checks.program_output(["echo", "yes"]) == "yes\n"
+    assert machine_checks.run_program(["/no/such/program"]) is None
+    assert machine_checks.run_program(["false"]) is None
+    assert machine_checks.run_program(["echo", "yes"]) == "yes\n"

@@ -41,7 +41,7 @@ def test_a_profile_goes_over_the_other_values_of_the_file_and_under_options(plac
     chosen = place.load(WORK, options={"profile": "work"})
     assert (chosen.settings.model.name, chosen.settings.model.seed) == ("large", 7)
     assert chosen.settings.limits.max_iterations == 9
-    assert chosen.tell_origin("model.name") == "--profile work"
+    assert chosen.describe_origin("model.name") == "--profile work"
     over = place.load(WORK, options={"profile": "work", "model.name": "mine"})
     assert over.settings.model.name == "mine"
     environ = {"MLX_TOOLS_PROFILE": "terse", "MLX_TOOLS_MODEL_NAME": "mine"}
@@ -53,7 +53,7 @@ def test_a_profile_goes_over_the_other_values_of_the_file_and_under_options(plac
 def test_the_users_file_may_choose_a_profile_for_all_commands(place: Place) -> None:
     loaded = place.load(f'profile = "work"\n{WORK}')
     assert loaded.settings.model.name == "large"
-    assert loaded.tell_origin("model.name") == f"{place.user}: profiles.work: model.name"
+    assert loaded.describe_origin("model.name") == f"{place.user}: profiles.work: model.name"
     assert [*loaded.profiles] == ["work", "terse"]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.app import with_value
+from mlx_tools.app import edit_value
 from mlx_tools.app.config import user_path
 from mlx_tools.errors import ConfigError
 
@@ -54,7 +54,7 @@ model.name = "small"
     ],
 )
 def test_one_value_is_changed_and_all_else_stays(key: str, value: Any, line: str) -> None:
-    edited = with_value(MINE, key, value)
+    edited = edit_value(MINE, key, value)
     found: Any = tomllib.loads(edited)
     for name in key.split("."):
         found = found[name]
@@ -67,15 +67,15 @@ def test_one_value_is_changed_and_all_else_stays(key: str, value: Any, line: str
 
 
 def test_what_stands_in_a_text_of_several_lines_is_no_section_and_no_value() -> None:
-    assert "[model]\nseed = 1\n" in with_value(MINE, "model.seed", 8)
+    assert "[model]\nseed = 1\n" in edit_value(MINE, "model.seed", 8)
     only = 'a = """\n[model]\nseed = 1\n"""\n'
-    assert tomllib.loads(with_value(only, "model.seed", 8))["model"] == {"seed": 8}
+    assert tomllib.loads(edit_value(only, "model.seed", 8))["model"] == {"seed": 8}
 
 
 def test_a_value_is_unset_with_its_line() -> None:
-    edited = with_value(MINE, "policy.allow", None)
+    edited = edit_value(MINE, "policy.allow", None)
     assert "always" not in edited and "allow" not in tomllib.loads(edited)["policy"]
-    assert with_value(MINE, "backend.url", None) == MINE
+    assert edit_value(MINE, "backend.url", None) == MINE
 
 
 @pytest.mark.parametrize(
@@ -91,13 +91,13 @@ def test_a_value_is_unset_with_its_line() -> None:
     ],
 )
 def test_it_goes_where_it_would_be_looked_for(text: str, wanted: str) -> None:
-    assert with_value(text, "model.seed", 8).lstrip() == wanted.lstrip()
+    assert edit_value(text, "model.seed", 8).lstrip() == wanted.lstrip()
 
 
 @pytest.mark.parametrize("text", ["model = 7\n", "seed ="])
 def test_what_only_an_editor_can_change_is_left_to_it(text: str) -> None:
     with pytest.raises(ConfigError, match="mlx-tools config edit") as raised:
-        with_value(text, "model.seed", 8)
+        edit_value(text, "model.seed", 8)
     assert str(user_path()) in raised.value.message
 
 
@@ -105,4 +105,4 @@ def test_every_character_of_a_text_comes_back() -> None:
     text = (
         "".join(map(chr, (*range(1, 0x300), *range(0x2000, 0x2070), 0xFEFF, 0xFFFD))) + "\U0001f600"
     )
-    assert tomllib.loads(with_value("", "prompt.system", text))["prompt"]["system"] == text
+    assert tomllib.loads(edit_value("", "prompt.system", text))["prompt"]["system"] == text

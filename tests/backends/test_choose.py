@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mlx_tools.app import backend_makers
+from mlx_tools.app import list_backend_makers
 from mlx_tools.backends import (
     DEFAULT_MODEL,
     CompletionRequest,
@@ -282,7 +282,7 @@ def test_options_that_cannot_be_are_refused(options: dict[str, str]) -> None:
 
 def test_a_model_can_be_run_in_this_process(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    chosen = choose(kind="local", model=str(tmp_path), interfaces=backend_makers)
+    chosen = choose(kind="local", model=str(tmp_path), interfaces=list_backend_makers)
     assert isinstance(chosen.backend, LocalBackend) and chosen.backend.model == tmp_path
     assert (chosen.source, chosen.model) == ("loaded", str(tmp_path))
     assert "this process" in chosen.note
@@ -298,7 +298,7 @@ def test_without_its_plugin_no_model_is_run_in_this_process(tmp_path: Path) -> N
 @pytest.mark.parametrize("kind", ["auto", "native"])
 def test_a_model_in_this_process_has_no_address(kind: str) -> None:
     with pytest.raises(UsageError, match="nothing here speaks the interface local"):
-        choose(kind=kind, url="local:http://127.0.0.1:1", interfaces=backend_makers)
+        choose(kind=kind, url="local:http://127.0.0.1:1", interfaces=list_backend_makers)
 
 
 # --- which model a server runs ------------------------------------------------------------------

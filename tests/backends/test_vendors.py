@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import pytest
 
 from mlx_tools import Answered, Controller, Policy, tool
-from mlx_tools.app import backend_makers
+from mlx_tools.app import list_backend_makers
 from mlx_tools.backends import SelectedBackend, choose_backend
 from mlx_tools.backends.address import parse_address
 from mlx_tools.controller import RunSettings
@@ -204,7 +204,7 @@ def test_the_address_says_whose_interface_it_is() -> None:
 
 def test_they_are_chosen_by_the_address_and_stand_so_in_the_header() -> None:
     async def chosen(url: str) -> SelectedBackend:
-        return await choose_backend(url=url, model="m", interfaces=backend_makers)
+        return await choose_backend(url=url, model="m", interfaces=list_backend_makers)
 
     found = asyncio.run(chosen("ollama:http://127.0.0.1:11434"))
     assert isinstance(found.backend, OllamaBackend)
@@ -212,7 +212,7 @@ def test_they_are_chosen_by_the_address_and_stand_so_in_the_header() -> None:
     assert found.header_fields()["kind"] == "native"
     with pytest.raises(UsageError, match="by its name"):
         address = "anthropic:https://api.anthropic.com"
-        asyncio.run(choose_backend(url=address, interfaces=backend_makers))
+        asyncio.run(choose_backend(url=address, interfaces=list_backend_makers))
     with pytest.raises(UsageError, match="nothing here speaks the interface gemini"):
         asyncio.run(chosen("gemini:http://127.0.0.1:1"))
 

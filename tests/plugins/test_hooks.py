@@ -27,7 +27,7 @@ from mlx_tools.app import (
     hookimpl,
     plugins,
 )
-from mlx_tools.app.builtin import plugin_tools
+from mlx_tools.app.builtin import list_plugin_tools
 from mlx_tools.cli.command_table import COMMANDS
 from mlx_tools.errors import UsageError
 from mlx_tools.policy import Policy
@@ -340,7 +340,7 @@ def test_tools_of_a_package_are_made_from_what_built_in_ones_are_made_from() -> 
     points: Any = [plugin]
     hooks = Plugins("mlx_tools.no_such_package", lambda group: points)
     request = ToolRequest(options={"notes": "/notes"})
-    (offer,) = plugin_tools(hooks, request)
+    (offer,) = list_plugin_tools(hooks, request)
     assert requests == [] and offer.plugin == "moon"
     assert offer.tools() == [] and requests == [request]
 
@@ -355,7 +355,7 @@ def tide(harbour: str) -> str:
 def test_an_offer_of_a_package_is_its_own_whatever_it_says(package: str, plugin: Any) -> None:
     offer = ToolOffer(FOLDER, "tide", lambda: tide)
     hooks = make_plugins(**{package: {"offers": lambda: [offer]}})
-    registry = Registry().with_entry_points(lambda: plugin_tools(hooks, ToolRequest()))
+    registry = Registry().with_entry_points(lambda: list_plugin_tools(hooks, ToolRequest()))
     specs = registry.all_specs()
     assert [spec.plugin for spec in specs.values()] == ([] if plugin is None else [plugin])
     assert registry.lacks("tide", Policy(allow=[f"plugin:{FOLDER}"])) is not None

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 import anyio
 
-from mlx_tools.app import RunOptions, SavedSession, as_options, find_header, require_tools_enabled
+from mlx_tools.app import RunOptions, SavedSession, find_header, make_options, require_tools_enabled
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, ApproveAlways, PauseApprover
 from mlx_tools.errors import MlxToolsError, TranscriptError, UsageError
 from mlx_tools.gateway import ApiError, as_api_error
@@ -167,7 +167,9 @@ class PageSessions:
         header = find_header(session, records, store.secret)
         own = configuration.settings.policy
         rules = {name: True for name in ("local_only", "dry_run") if getattr(own, name)}
-        run = RunOptions(configuration=configuration.with_options(as_options(header)), serves=True)
+        run = RunOptions(
+            configuration=configuration.with_options(make_options(header)), serves=True
+        )
         require_tools_enabled(run.configuration, run.tool_choice)
         within = restriction(("*",), **rules) if rules else None
         return SavedSession(session, header, run, lambda text: None, within)

@@ -226,7 +226,7 @@ class RunExecution:
             found = self.configuration.with_profile(profile)
         except UsageError as error:
             raise invalid("profile", str(error)) from None
-        said, rows = found.run_values(), config.table()
+        said, rows = found.make_run_values(), config.table()
         own = {rows[key].setting.run for key in self.configuration.profiles[profile].values}
         return found.policy(), found.limits(), {key: said[key] for key in own & said.keys()}
 

@@ -19,9 +19,9 @@ from mlx_tools.app import (
     build_controller,
     build_registry,
     config,
+    list_reusable_options,
     list_roots,
     open_selected_backend,
-    reusable_options,
     session_store,
 )
 from mlx_tools.cli import inputs, options
@@ -132,7 +132,7 @@ def add(
             policy=configuration.policy().to_json(),
             configured_policy=configuration.configured_policy().to_json(),
             roots=list_roots(configuration),
-            options=reusable_options(configuration),
+            options=list_reusable_options(configuration),
             require_tools=options.names(require_tools),
         )
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mlx_tools.app import list_roots, recorded_options, reusable_options, session_store
+from mlx_tools.app import list_recorded_options, list_reusable_options, list_roots, session_store
 from mlx_tools.plugins.schedule.job_store import SCHEDULE, JobStore
 from mlx_tools.plugins.schedule.task_tool import Jobs
 from mlx_tools.store import SessionStore
@@ -34,6 +34,6 @@ def make_jobs(configuration: Configuration, header: Header | None = None) -> Job
         store=job_store(session_store(configuration)),
         configured_policy=configuration.configured_policy(),
         roots=list_roots(configuration),
-        options=reusable_options(configuration)
-        | (recorded_options(header) if header is not None else {}),
+        options=list_reusable_options(configuration)
+        | (list_recorded_options(header) if header is not None else {}),
     )
