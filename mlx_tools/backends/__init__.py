@@ -1,8 +1,6 @@
-"""Backends: text in, pieces of text out.
+"""Backends, which complete text; their models; and verdicts on models.
 
-Their models, and what was measured of them.
-
-Each name is imported when it is first used: the values are cheap, the servers' clients are not.
+Each name is imported when it is first used, because the clients of servers take long to import.
 """
 
 from __future__ import annotations
@@ -39,8 +37,8 @@ if TYPE_CHECKING:
         NativeBackend,
         SelectedBackend,
         ServerPool,
+        find_forbidden_markers,
         inspect_server,
-        native_markers,
     )
     from mlx_tools.backends.interface import (
         MODEL_FOLDER,
@@ -132,7 +130,7 @@ __getattr__, __dir__ = attach_names(
         "choose": ("LOCAL", "check_interface", "choose_backend"),
         "inspection": (
             *("LocalModel", "NativeBackend", "SelectedBackend", "ServerPool"),
-            *("inspect_server", "native_markers"),
+            *("inspect_server", "find_forbidden_markers"),
         ),
         "chat_wire": ("TurnText", "arguments_text"),
         "completions": ("CompletionsBackend", "Health"),

@@ -1,7 +1,4 @@
-"""Adapters.
-
-A plain function as a backend, and any backend with its errors mapped to ours.
-"""
+"""Adapters: a plain function as a backend, and a backend with mapped errors."""
 
 from __future__ import annotations
 
@@ -32,8 +29,8 @@ CompleteFunction = Callable[[str], Awaitable[str]]
 class FunctionBackend:
     """Completes by calling ``async def complete(prompt: str) -> str``.
 
-    The whole text comes as one piece, as if the model had ended it by itself. The function decides
-    about ``max_tokens``, temperature and seed; the timeout holds.
+    The whole text comes as one piece, with the finish reason ``stop``. The timeout of a request is
+    kept. Its ``max_tokens``, temperature and seed are not passed to the function.
     """
 
     def __init__(self, function: CompleteFunction) -> None:
@@ -79,10 +76,10 @@ class FunctionBackend:
 
 
 def as_backend(backend: Backend | CompleteFunction) -> Backend:
-    """Return a backend as it is, or a function wrapped as one.
+    """Return a backend unchanged, or a function as a backend.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the object is neither.
     """
     if isinstance(backend, type):
         raise UsageError(f"{backend.__name__} is a class, no backend", hint="give one of its kind")
@@ -93,19 +90,18 @@ def as_backend(backend: Backend | CompleteFunction) -> Backend:
 
 @dataclass(slots=True)
 class ErrorMappingBackend:
-    """A wrapper around any backend that lets only our own errors through.
+    """A wrapper around a backend that raises only errors of mlx-tools.
 
-    Errors of the `MlxToolsError` tree pass as they are, and so does what is no `Exception`
-    (cancellation, Ctrl-C). Any other exception, and anything that is no `Chunk`, becomes a
-    `BackendError` that names the backend. Errors of a backend while its completion is being closed
-    are ignored.
+    An `MlxToolsError` is raised unchanged. So are cancellation and Ctrl-C, which are not of the
+    class `Exception`. Any other exception, and a value that is not a `Chunk`, becomes a
+    `BackendError` that names the backend. Errors while a completion is closed are ignored.
     """
 
     backend: Backend
     received_any: bool = False
-    """True once any text, or any likelihood, has come."""
+    """True as soon as any text or likelihood has come."""
     on_text: Callable[[], None] | None = None
-    """Called once, when the first text of all has come."""
+    """Called once, when the first text has come."""
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
         """Complete as the backend does.
@@ -150,7 +146,7 @@ class ErrorMappingBackend:
         finally:
             try:
                 await chunks.aclose()
-            except Exception as error:  # an iterator without aclose fails here, too
+            except Exception as error:  # also for an iterator without aclose
                 name = _get_name(self.backend)
                 _log.debug("the stream of %s was not closed: %s", name, type(error).__name__)
 
@@ -158,7 +154,7 @@ class ErrorMappingBackend:
 def _check_fields(chunk: Chunk, backend: Backend) -> None:
     """Raise `BackendBroken` if a field of a chunk has a value of another type."""
     if isinstance(chunk.text, str) and chunk == Chunk(chunk.text):
-        return  # as nearly all are: no more than this for each token
+        return  # nearly all chunks are so, and this runs for each token
     try:
         convert(to_builtins(chunk, builtin_types=(bytes,)), Chunk)
     except (ValidationError, TypeError) as error:
@@ -169,16 +165,13 @@ def _check_fields(chunk: Chunk, backend: Backend) -> None:
 
 
 def _get_name(backend: Backend) -> str:
-    """Return the name of a backend in a message: of its own, or its class's."""
+    """Return the name of a backend for messages: its own, or that of its class."""
     name = read_attribute(backend, "name_in_errors")
     return name if isinstance(name, str) else type(backend).__name__
 
 
 async def complete_one(backend: Backend, timeout: float) -> None:
-    """Complete one token within ``timeout`` seconds.
-
-    Raises what the backend raises.
-    """
+    """Complete one token within ``timeout`` seconds. Raise as the backend does."""
     request = CompletionRequest(prompt="1", max_tokens=1, timeout=timeout, idle_timeout=timeout)
     async with aclosing(cast(Any, backend.complete(request))) as chunks:
         async for _ in chunks:
@@ -200,7 +193,7 @@ async def start_backend(backend: Backend) -> None:
 
 
 def raise_mapped(error: Exception, name: str) -> NoReturn:
-    """Raise ``error`` if it is ours, else the error of our tree that stands for it."""
+    """Raise ``error`` if it is an `MlxToolsError`, otherwise as a `BackendError`."""
     mapped = _find_own_error(error)
     if mapped is error:
         raise mapped
@@ -213,10 +206,7 @@ def raise_mapped(error: Exception, name: str) -> NoReturn:
 
 
 def _find_own_error(error: BaseException) -> MlxToolsError | None:
-    """Return the error of our tree in ``error`` or in its group.
-
-    None if there is none.
-    """
+    """Return the first `MlxToolsError` in ``error`` or its group, or None."""
     if isinstance(error, MlxToolsError):
         return error
     if isinstance(error, BaseExceptionGroup):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     pass
 
 _TAIL: Final = re.compile(r"/*(?:/v1(?:/+(?:chat/+)?completions)?)?/*\Z")
-"""The end of an address that is cut off: people copy it with ``/v1`` or the whole path."""
+"""The end of an address that is removed: people copy it with ``/v1`` or with the whole path."""
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%]+\]", re.ASCII)
 """A host name or an IPv6 address in brackets."""
 
@@ -56,15 +56,14 @@ def parse_address(url: str) -> Address:
             A word before it, such as ``ollama:``, names the interface of the server.
 
     Raises:
-        UsageError: this is no such address. A user name or password in it is refused too, because
-            an
-            address is shown and recorded.
+        UsageError: the address is not valid. A user name or password in it is refused, too,
+            because an address is shown and recorded.
     """
     text = require_text("url", url, "give the server's address: http://127.0.0.1:8080").strip()
     interface = ""
     if (prefix := re.match(r"(?i)([a-z][a-z0-9_-]{0,40}):(?=https?:)", text)) is not None:
         interface, text = prefix[1].lower(), text[prefix.end() :]
-    # Messages show the address: a password, which could be before an @, must not be in it.
+    # Messages show the address. A password may be before an @, and must not be shown.
     shown = re.sub(r"//[^/@]*@", "//…@", text)[:200]
 
     def address_error(

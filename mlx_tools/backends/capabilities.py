@@ -1,6 +1,6 @@
-"""The abilities of a completions server, found out by short requests.
+"""Tests of the abilities of a completions server, by short requests.
 
-No test uses the server's name or version: a server that answers as wished has the ability.
+They do not use the server's name or version, only its answers.
 """
 
 from __future__ import annotations
@@ -43,14 +43,13 @@ async def single_tokens(
 ) -> dict[str, bool] | None:
     """Return which of ``tokens`` the model's tokenizer reads as one token.
 
-    None if unknown.
-
-    Three of them in a row must make the prompt three tokens longer.
+    It is None if the server does not count tokens.
     """
     start = short_request("x").prompt
     lengths = []
     for token in ("", *tokens):
-        # Three in a row, since one token more could also come from a merge at the seam.
+        # Three in a row must add three tokens. With only one, its first character could be merged
+        # with the text before it.
         request = CompletionRequest(prompt=start + token * 3, max_tokens=1, timeout=30.0)
         lengths.append((await backend.ask_whole(request)).usage.prompt_tokens)
         if lengths[-1] is None:
@@ -66,10 +65,10 @@ async def has_logprobs(backend: CompletionsBackend) -> bool:
 
 
 async def honours_stop(backend: CompletionsBackend) -> Literal["yes", "edits", "no"] | None:
-    """Return what ``stop`` does, None if it cannot be found out.
+    """Return the effect of ``stop``, None if it cannot be found out.
 
-    ``yes``: it ends the text. ``edits``: it cuts the text and runs on. ``no``: nothing. The stop
-    text is a piece from the middle of what the model writes without it.
+    ``yes``: it ends the text. ``edits``: it is only removed from the text. ``no``: nothing. The
+    stop text is a word from the middle of the text that the model writes without it.
     """
     request = short_request("\nOne, two, three, four, five, six, seven,", 16)
     full_text = (await backend.ask_whole(request)).chunk.text
@@ -85,30 +84,30 @@ async def honours_stop(backend: CompletionsBackend) -> Literal["yes", "edits", "
 
 
 async def reports_cache(backend: CompletionsBackend) -> bool:
-    """Return True if usage says how much of the prompt was cached."""
+    """Return True if the usage has the number of cached tokens."""
     request = short_request("one two three four five six seven eight")
-    # the very same request twice: a longer one could match a cached completion instead
+    # The same request twice: a longer one could match a cached completion instead.
     await backend.ask_whole(request)
     return (await backend.ask_whole(request)).usage.cached_tokens is not None
 
 
-# --- the chat format of a server that does not say its model ----------------------------------
+# --- the chat format of a server that does not name its model ---------------------------------
 
 PROBE_TIMEOUT: Final = 20.0
-"""Seconds for one request. A choice: a server may load its model at the first one."""
+"""Seconds for one request. A choice: a server may load its model at the first request."""
 _SYSTEM: Final = "Be brief."
 _QUESTION: Final = "Is water wet?"
 
 
 async def is_mlx_lm(backend: CompletionsBackend) -> bool:
-    """Return whether this is mlx-lm's server."""
+    """Return True for mlx-lm's server."""
     return (await backend.health()).is_mlx_lm
 
 
 async def hides_its_model(backend: CompletionsBackend) -> bool:
     """Return True if this is mlx-lm's server without a Hugging Face cache.
 
-    It then lists its models with an empty answer, and so does not say which one it serves.
+    Its list of models is then an empty answer, so it does not name the model that it serves.
     """
     try:
         status, headers, body = await backend.get("/v1/models", 5.0)
@@ -121,13 +120,11 @@ async def hides_its_model(backend: CompletionsBackend) -> bool:
 async def probe_chat_format(
     backend: CompletionsBackend, names: Iterable[str] = tuple(NAMED_FORMATS)
 ) -> ChatFormat | None:
-    """Return the named format that the server's own chat endpoint writes.
+    """Return the named format of the server's own chat endpoint, None if unknown.
 
-    None if it is none of them.
-
-    A short conversation is sent to that endpoint, then, as plain text, in each named format. The
-    format that comes to the same tokens is the model's. The server's count of cached tokens shows
-    it, since the second prompt is then the same as the first.
+    A short conversation is sent to that endpoint, then as a prompt in each named format. If a
+    format is the right one, the prompts have the same tokens. The server's counts of tokens and of
+    cached tokens show that.
     """
     for system in (_SYSTEM, ""):
         messages = [{"role": "system", "content": system}] if system else []
@@ -145,15 +142,15 @@ async def probe_chat_format(
 async def chat_tokens(
     backend: CompletionsBackend, messages: Sequence[Mapping[str, Any]]
 ) -> int | None:
-    """Return how many tokens the server's own template makes of messages.
+    """Return the number of tokens of messages in the server's own chat template.
 
-    None if unknown.
+    It is None if unknown.
     """
     request = CompletionRequest(prompt="-", max_tokens=1, messages=messages)
     body = json.dumps(chat_body(request, model=backend.model, stream=False)).encode()
     try:
         status, _, answer = await backend.get("/v1/chat/completions", PROBE_TIMEOUT, body)
-    except Exception as error:  # this is a probe: no answer means unknown
+    except Exception as error:  # without an answer the number is unknown
         _log.debug("%s does not count tokens: %s", backend.address, type(error).__name__)
         return None
     usage = read_usage(json_object(answer).get("usage"))
@@ -185,23 +182,22 @@ async def _is_same(
 FILE: Final = "prompts/native_probe.toml"
 PLAIN: Final[Style] = "jsonl"
 MAX_TOKENS: Final = 512
-"""The most tokens of an answer. A choice: the calls asked for are short, and thoughts need some
-room."""
+"""The limit of an answer in tokens. A choice: the calls are short, and thoughts need some room."""
 MAX_PROSE: Final = 600
-"""The most characters of an answer that should be one short sentence.
+"""The limit in characters of an answer that should be one short sentence.
 
-A choice: a model that writes more makes no call any more, and its answer need not be waited for.
+A choice: a model that writes more will not make a call, so the rest need not be waited for.
 """
 
 Message = Mapping[str, Any]
 
 
 class _TrialFailure(Exception):
-    """The server's own calling does not work; says why."""
+    """The server's own function calling does not work; the message says why."""
 
 
 class _NativeTrial:
-    """The questions of a trial, and the backend that is asked."""
+    """A trial of a server's function calling: the questions, and the backend."""
 
     def __init__(self, backend: Backend, timeout: float) -> None:
         self.cases: Mapping[str, Any] = tomllib.loads(read_data(FILE))
@@ -211,7 +207,7 @@ class _NativeTrial:
         }
 
     async def ask(self, messages: Sequence[Message], choice: str = "auto") -> Reading:
-        """Return the model's turn as it is read."""
+        """Ask the model. Return the reading of its turn."""
         request = CompletionRequest(
             prompt=messages[-1]["content"] or " ",
             max_tokens=MAX_TOKENS,
@@ -227,7 +223,7 @@ class _NativeTrial:
                 reason = chunk.finish_reason or reason
                 prose = text.rpartition("</think>")[2]  # a thought may have any length
                 is_rambling = len(prose) > MAX_PROSE and not prose.startswith("<think>")
-                if is_rambling and "tool_call" not in prose:  # a call will not follow any more
+                if is_rambling and "tool_call" not in prose:  # no call will follow
                     reason = "stop"
                     break
         if reason == "tool_calls":
@@ -238,7 +234,7 @@ class _NativeTrial:
         return read(text, reason or "length", rules)
 
     def call(self, reading: Reading) -> ToolCall | None:
-        """Return the call that the server itself read, None if there is none.
+        """Return the call that the server parsed, None if there is none.
 
         Raises:
             _TrialFailure: the call does not fit its tool, or came as text.
@@ -253,7 +249,7 @@ class _NativeTrial:
         return judged[0].call
 
     async def check_call(self, case: Mapping[str, Any]) -> None:
-        """Ask for a call, and for an answer from its result.
+        """Test a call, and an answer from its result.
 
         Raises:
             _TrialFailure: the call or the answer is wrong.
@@ -281,7 +277,7 @@ class _NativeTrial:
             raise _TrialFailure("the model did not answer from a call's result")
 
     async def check_answer(self) -> None:
-        """Ask a question that needs no call.
+        """Test a question that needs no call.
 
         Raises:
             _TrialFailure: the model calls a tool.
@@ -291,7 +287,7 @@ class _NativeTrial:
             raise _TrialFailure("the model calls a tool where none is of use")
 
     async def obeys(self) -> bool:
-        """Return True if a tool choice is obeyed, by a question that needs no call."""
+        """Return True if the server obeys a tool choice, even if no call is needed."""
         greeting = self.cases["greeting"]
         messages = [{"role": "user", "content": greeting["question"]}]
         for choice in ("required", greeting["forced"]):
@@ -307,22 +303,22 @@ class _NativeTrial:
 async def probe_native(
     backend: Backend, *, server: str, model: str, measured_at: str, timeout: float = 120.0
 ) -> NativeVerdict:
-    """Ask a model to call tools through its server's chat interface.
+    """Test the function calling of a model through its server's chat interface.
 
-    It passes if every expected call comes, fits, and is the right one, if a result is used, and if
-    nothing is called needlessly. Two more things are found out: whether the server obeys a tool
-    choice, and whether it completes text too.
+    It passes if every expected call comes and is right, if the model answers from a result, and if
+    it makes no needless call. The verdict also says whether the server obeys a tool choice, and
+    whether it completes text.
 
     Args:
         backend: the model's backend.
         server: the server's name in the verdict.
         model: the model's identity in the verdict.
-        measured_at: the wall clock.
+        measured_at: the time by the wall clock.
         timeout: seconds for one request.
 
     Raises:
-        BackendError: the server fails. A server that refuses such requests, or answers nonsense,
-            gets a verdict instead.
+        BackendError: the server fails. If it only refuses such requests, or its answers cannot be
+            read, that is a verdict.
     """
     probe = _NativeTrial(backend, timeout)
     passed, obeys, reason = False, False, ""
@@ -335,7 +331,7 @@ async def probe_native(
         reason += ", and a tool choice is obeyed" if obeys else "; a tool choice is not obeyed"
     except _TrialFailure as error:
         reason = str(error)
-    # These say nothing about calling: the server itself failed.
+    # The server itself failed, which shows nothing about function calling.
     except (BackendTimeout, BackendDead, BackendUnreachable, ConnectionDropped, ServerFailed):
         raise
     except (BackendRefused, BackendBroken) as error:
@@ -352,7 +348,7 @@ async def probe_native(
 
 
 async def completes_text(backend: Backend, timeout: float = 30.0) -> bool:
-    """Return True if ``backend`` completes text too; one token is asked for."""
+    """Return True if ``backend`` also completes text, by a request for one token."""
     if not read_attribute(backend, "completes", True):
         return False
     try:

@@ -1,13 +1,8 @@
-"""The chat interface with tools as bytes.
+"""The chat interface with tools: bodies of requests, and answers as text. No I/O.
 
-The body of a request, an answer as a turn.
-
-Nothing here does I/O.
-
-A server with its own tool parser sends what its model said in parts. They become text again, as
-they stream in: the thought, the prose, and a line of the protocol for each call. So the code that
-reads, records, checks and replays a turn sees the same form, whoever separated the calls from the
-text.
+A server with its own tool parser sends a turn in parts: the thought, the prose, and the calls. As
+they stream in they become text again, with a line of the protocol for each call. So the code that
+reads, records, checks and replays turns has to know one form only.
 """
 
 from __future__ import annotations
@@ -38,48 +33,45 @@ def chat_body(
 
 
 def openai_choice(choice: str) -> str | dict[str, Any]:
-    """Return ``tool_choice`` as OpenAI's interface has it."""
+    """Return ``tool_choice`` in the format of OpenAI's interface."""
     if choice in ("auto", "none", "required"):
         return choice
     return {"type": "function", "function": {"name": choice}}
 
 
-# --- what came, as a turn's text ----------------------------------------------------------------
+# --- the parts of an answer as text -------------------------------------------------------------
 
 _OPEN: Final = "<think>"
 _CLOSE: Final = "</think>"
 
 PIECE_BYTES: Final = 64
-"""Bytes that a piece of a call counts besides its characters: each comes of one token at least."""
+"""Bytes that each piece of a call counts besides its characters, for a bound of the memory."""
 
 _compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 @dataclass(slots=True)
 class _ChatCallPieces:
-    """A call that has not ended, with its arguments as they come."""
+    """A call that has not ended, with the pieces of its arguments."""
 
     number: int | None
-    """The number that its server gives it, None if it gives none."""
+    """The call's index in the server's answer, None if the server sends none."""
     id: str = ""
     name: str = ""
     is_started: bool = False
     closed: bool = False
     blank: bool = True
-    """True until a character of the arguments has come that is not white space."""
+    """True as long as the arguments are only white space."""
     waiting: list[str] = field(default_factory=list)
     """Pieces of the arguments that are not written yet."""
     depth: int = 0
-    """Brackets that are open at the end of the arguments so far."""
+    """The number of open brackets at the end of the arguments so far."""
     quoted: bool = False
-    """True within a JSON string."""
+    """True if the arguments so far end within a JSON string."""
     escaped: bool = False
 
     def add(self, arguments: str) -> None:
-        """Add a piece of the arguments.
-
-        Each character is looked at once, however the server cuts the pieces.
-        """
+        """Add a piece of the arguments. Each character is read only once."""
         self.waiting.append(arguments)
         self.blank = self.blank and not arguments.strip()
         for char in arguments:
@@ -93,28 +85,27 @@ class _ChatCallPieces:
 
     @property
     def whole(self) -> bool:
-        """True if it has a name, and its arguments have come and are closed again."""
+        """True if it has a name, and its arguments are complete."""
         return bool(self.name) and not self.blank and self.depth <= 0 and not self.quoted
 
 
 class TurnText:
-    """Writes the parts of a turn, as they come, as one text.
+    """Writes the parts of a turn as one text, while they stream in.
 
-    Each method returns the text that its part adds. A call is written once its name has come.
-    Several calls are written one after the other, however their pieces are mixed.
+    Each method returns the text that its part adds. A call is written as soon as its name has come.
+    Calls are written one after the other, also if the server mixes their pieces.
     """
 
     def __init__(self) -> None:
         self.size = 0
-        """Bytes of the calls so far, and a few for each piece, for a limit on what is held in
-        memory."""
+        """The bytes of all calls so far, with `PIECE_BYTES` for each piece, to bound the memory."""
         self.calls: list[_ChatCallPieces] = []
         self._open: list[_ChatCallPieces] = []  # the first is being written
         self._thinks = False
-        self._lead = True  # nothing stands in the line
+        self._lead = True  # at the beginning of a line
 
     def think(self, text: str) -> str:
-        """Add to the thought. A thought that comes after calls is left out."""
+        """Add to the thought. A thought after calls is dropped."""
         text = text.replace(_CLOSE, "")
         if not text or self.calls:
             return ""
@@ -138,8 +129,8 @@ class TurnText:
         call.id, call.name = call.id or call_id, call.name or name
         call.add(arguments)
         written = self._write(self._open[0])
-        # The next call has begun, so this one is over, unless its server mixes the pieces of
-        # several.
+        # Another call has begun, so the first one is over, unless it is incomplete because the
+        # server mixes the pieces of several calls.
         while len(self._open) > 1 and (call is self._open[0] or not call.is_started):
             if not self._open[0].whole:
                 break
@@ -159,7 +150,7 @@ class TurnText:
             match = next((open_call for open_call in self.calls if open_call.id == call_id), None)
         elif name:
             match = None
-        # Some servers give all their calls the same number: another id with a name is a new call.
+        # Some servers give all calls the same number: a new id with a name is another call.
         is_another_id = match is not None and call_id and match.id and call_id != match.id
         if match is not None and not (is_another_id and name):
             return match
@@ -171,7 +162,7 @@ class TurnText:
         return call
 
     def end(self, reason: FinishReason) -> str:
-        """End the turn. A call that was cut off stays open."""
+        """End the turn. A call that was cut off by the token limit stays open."""
         written = self._end_thought()
         while self._open:
             if len(self._open) == 1 and reason == "length":
@@ -199,7 +190,7 @@ class TurnText:
 
     def _close(self) -> str:
         call = self._open.pop(0)
-        call.name = call.name or " "  # the model then reads that there is no such tool
+        call.name = call.name or " "  # no tool has this name, and the model reads that error
         text = self._write(call) + ("{}}\n" if call.blank else "}\n")
         call.closed = self._lead = True
         return text
@@ -215,10 +206,7 @@ def read_content(content: Any) -> str:
 
 
 def arguments_text(value: Any) -> str:
-    """Return a call's arguments as JSON text.
-
-    A server sends them as text or as a value.
-    """
+    """Return a call's arguments as JSON text; servers send a text or a value."""
     if isinstance(value, str) or value is None:
         return value or ""
     try:
@@ -233,8 +221,8 @@ def arguments_text(value: Any) -> str:
 class ChatCollector(Collector):
     """Reads one answer of the chat interface, as `Collector` reads completions.
 
-    If the server's finish reason says that there are calls, and none came, that reason is passed
-    on: the server kept the calls, and they can be asked for in another way.
+    If the finish reason is ``tool_calls`` but no call came, that reason is passed on: the server
+    has dropped the calls, and the model can be asked in another way.
     """
 
     def __init__(self, address: str, max_tokens: int) -> None:
@@ -246,13 +234,13 @@ class ChatCollector(Collector):
         reason = self.finish or "length"
         text = without_surrogates(self._high + self._turn.end(reason))
         if reason == "tool_calls" and self._turn.calls:
-            reason = "stop"  # the calls have all come
+            reason = "stop"  # all calls have come
         return Chunk(text, reason, self._usage)
 
     def _extract_text(self, choice: dict[str, Any]) -> str:
         whole_message = choice.get("message")
         if isinstance(whole_message, dict):
-            # an end without a reason promises nothing
+            # Without a reason the answer may be incomplete.
             choice["finish_reason"] = choice.get("finish_reason") or "length"
         message = whole_message if isinstance(whole_message, dict) else choice.get("delta")
         if not isinstance(message, dict):

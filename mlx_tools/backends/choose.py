@@ -11,9 +11,9 @@ from mlx_tools.backends.inspection import (
     CALL_MARKERS,
     SelectedBackend,
     Source,
+    find_marker_ids,
     inspect_found,
     inspect_server,
-    marker_ids,
 )
 from mlx_tools.backends.interface import BackendKind
 from mlx_tools.backends.local_servers import (
@@ -35,7 +35,7 @@ from mlx_tools.backends.server import ServerBackend
 from mlx_tools.errors import UsageError
 
 LOCAL: Final = "local"
-"""The name under which a plugin gives the backend for a model in this process."""
+"""The name under which a plugin registers the backend for models in this process."""
 
 
 async def choose_backend(
@@ -56,21 +56,22 @@ async def choose_backend(
 ) -> SelectedBackend:
     """Choose a backend. Nothing is started yet.
 
-    If an address was named, no other one is ever used in its place. The model's own markers of
-    calls are forbidden if the server is mlx-lm's (`SelectedBackend.free_markers`).
+    If an address is given, no other address is used instead. If the server is mlx-lm's, the model
+    must not write its own markers of calls (`SelectedBackend.free_markers`).
 
     Args:
-        kind: ``auto`` takes ``url``, else a gateway of ours at ``gateway``, else the server at one
-            of the ``usual`` addresses, else a server of our own. ``native`` asks a server by its
-            chat interface (`find_route`). ``local`` loads the model into this process.
+        kind: ``auto`` tries, in this order: ``url``, a gateway of mlx-tools at ``gateway``, a
+            server at one of the ``usual`` addresses, and a server that it starts itself.
+            ``native`` uses a server's chat interface (`find_route`). ``local`` loads the model into
+            this process.
         url: the address of a server, or several (see `mlx_tools.backends.pool`).
-        model: the model's name; for our own server, by default the embedded model.
-        gateway: the address of our gateway. None: a gateway is never taken, wherever it is.
-        note: called with what a server of our own has to say later.
-        spread: spread conversations over several servers.
+        model: the model's name; for a server that is started, by default the embedded model.
+        gateway: the address of the user's gateway. None: never use a gateway, at any address.
+        note: called with later messages of a server that was started.
+        spread: True to spread conversations over several servers.
         pick: asks a person which model a server runs.
         pick_server: asks a person which of several addresses to use.
-        interfaces: returns what the hook ``backends`` gives.
+        interfaces: returns the results of the hook ``backends``.
 
     Raises:
         UsageError: the options contradict each other, or name something that does not exist.
@@ -93,7 +94,7 @@ async def choose_backend(
     if urls:
         return await inspect_server(CompletionsBackend(urls[0], model, api_key=api_key), pick=pick)
     if kind == "auto" and gateway is not None:
-        # first without the key: the server at this address may be somebody else's
+        # First without the key: another program may have this address.
         health = await CompletionsBackend(gateway).health(PROBE_TIMEOUT)
         backend = CompletionsBackend(gateway, model, api_key=gateway_key)
         if health.is_gateway and health.ok and await _gateway_serves(backend, note):
@@ -127,14 +128,14 @@ def _native(
 
 
 def check_interface(address: Address, makers: Mapping[str, Callable[..., Any]]) -> None:
-    """Check that a plugin speaks the interface that an address names.
+    """Check that a plugin has the interface that an address names.
 
     Args:
         address: the address.
-        makers: what makes the backends of plugins.
+        makers: the functions that make backends of plugins, by interface.
 
     Raises:
-        UsageError: none does.
+        UsageError: no plugin has it.
     """
     known = [name for name in makers if name != LOCAL]
     if address.interface and address.interface not in known:
@@ -149,10 +150,10 @@ def _load_here(
     note: Callable[[str], None] | None,
     makers: Mapping[str, Callable[..., Any]],
 ) -> SelectedBackend:
-    """Return the model of this name in this process.
+    """Return the backend for a model in this process.
 
     Raises:
-        UsageError: no plugin can load models here.
+        UsageError: there is no plugin that loads models.
     """
     if LOCAL not in makers:
         raise UsageError(
@@ -178,14 +179,14 @@ def _own_server(
     options: Sequence[str],
     interfaces: Callable[[], Mapping[str, Callable[..., Any]]],
 ) -> SelectedBackend:
-    """Return a server of our own, or this process, with ``model`` or the embedded one."""
+    """Return the backend of a server to start, or of a model in this process."""
     if kind == "local":
         return _load_here(model or DEFAULT_MODEL, note, interfaces())
     name, suggestion = model or DEFAULT_MODEL, ""
     folder = model_path(name)
     files = read_model_files(folder, name)
     how: Source = "started"
-    ids = marker_ids(files, CALL_MARKERS)
+    ids = find_marker_ids(files, CALL_MARKERS)
     backend = ServerBackend(folder, forbidden_tokens=ids, note=note, options=options)
     line = f"starting a server of our own with {name}"
     if kind == "auto" and model is None:
@@ -209,10 +210,10 @@ async def _local_server(
 ) -> LocalServer | None:
     """Return the server at one of the addresses.
 
-    ``pick_server`` chooses among several.
+    If several answer, ``pick_server`` chooses one.
 
     Raises:
-        UsageError: several servers answer, and none was picked.
+        UsageError: several servers answer, and none was chosen.
     """
     servers = await find_local_servers(
         addresses, model, api_key=api_key, take_gateways=take_gateways
@@ -230,7 +231,7 @@ async def _local_server(
 
 
 async def _gateway_serves(backend: CompletionsBackend, note: Callable[[str], None] | None) -> bool:
-    """Return True if a gateway takes our key and serves the wanted model."""
+    """Return True if a gateway accepts the key and serves the wanted model."""
     listed, name = await backend.models(PROBE_TIMEOUT), backend.model
     if not listed and note is not None:
         note(f"the gateway at {backend.address} tells us of no model: is gateway.api_key its key?")

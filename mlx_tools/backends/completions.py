@@ -1,6 +1,6 @@
-"""A backend for any server that offers ``/v1/completions``, streamed or whole.
+"""A backend for servers with ``/v1/completions``, streamed or not.
 
-It also reads what such a server says of itself: its health, its models, the size of its context.
+It also reads the server's health, its list of models, and the size of its context.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from mlx_tools.backends.server_errors import (
     EmptyResponse,
     ServerFailed,
     TryAnotherServer,
-    dead,
     json_object,
+    make_dead_error,
     read_error_body,
 )
 from mlx_tools.backends.transport import Exchange, ResponseStart
@@ -50,87 +50,88 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 MAX_ANSWER: Final = 4 << 20
-"""The most bytes of an answer that comes whole. mlx-lm lists the whole Hugging Face cache as its
-models."""
+"""The limit of an answer that is not streamed, in bytes. mlx-lm's list of models has the whole
+Hugging Face cache."""
 
 GRACE: Final = 5.0
-"""Seconds that usage may come after the finish reason; a server that is silent for longer is done.
+"""Seconds to wait for the usage after the finish reason.
 
-A choice: usage follows within milliseconds, and a server that never sends it must not cost more.
+A choice: usage follows within milliseconds, but some servers never send it.
 """
 
 DIAGNOSIS: Final = 3.0
-"""Seconds that a server which failed has to say whether its model thread lives.
+"""Seconds to wait for the health of a server after a failure.
 
-A choice: ``/health`` answers at once unless the process hangs, and the error waits for it.
+A choice: ``/health`` answers at once unless the process hangs, and the error is delayed so long.
 """
 
 CACHE_BREAKERS: Final = (" 0", "\nx", "a.")
-"""Texts that, appended, push a prompt out of the server's cache: see `CompletionsBackend`."""
+"""Texts that are appended to a prompt to remove it from the server's cache: see `_evict_prompt`."""
 
 SERVER_CACHE_ENTRIES: Final = 12
-"""One more than the entries that mlx-lm's server keeps by default, and one to be sure."""
+"""Requests that fill the cache of mlx-lm's server: it keeps 10 entries by default; 2 more, to be
+sure."""
 
 RESTART_SECONDS: Final = 2.0
-"""Seconds after an answer in which no server can have been restarted with another model.
+"""Seconds after an answer in which the server cannot have been restarted with another model.
 
 A choice: loading a model takes longer, and the turns of a run follow each other faster.
 """
 
 LIST_SECONDS: Final = 2.0
-"""Seconds that a server has to list its models before a completion.
+"""Seconds to wait for a server's list of models before a completion.
 
-A choice: servers do so in milliseconds. One that is busy is asked for the completion all the same.
+A choice: it takes milliseconds. A server that is too busy for it is asked for the completion
+anyway.
 """
 
 _CONTEXT_KEYS: Final = ("max_model_len", "context_length")
-"""Keys for the size of the context in a row of the list of models: vLLM and SGLang, OpenRouter."""
+"""Keys for the size of the context in a list of models: of vLLM and SGLang, and of OpenRouter."""
 
 
 class Health(Struct, frozen=True):
     """The state of a server."""
 
     status: Literal["ok", "loading", "dead", "unreachable", "unknown"]
-    """``unknown``: it answers, but does not say more (many servers have no ``/health``)."""
+    """``unknown``: the server answers, but has no ``/health``, as many servers."""
     detail: str = ""
+    """The server's message, or the reason why it is unreachable."""
     server: str = ""
-    """The name that it gives itself, else its ``Server`` header."""
+    """The server's name in its answer, otherwise its ``Server`` header."""
     allowed_origin: str = ""
-    """The web pages that may read its answers, ``*`` for all of them."""
+    """The web pages that may read the server's answers, ``*`` for all of them."""
     hint: str = ""
-    """The next thing to do if it is unreachable."""
+    """Advice if it is unreachable."""
 
     @property
     def ok(self) -> bool:
-        """True if a completion may be asked for: the server is not known to be down."""
+        """True unless the server is known to be down or loading."""
         return self.status in ("ok", "unknown")
 
     @property
     def is_mlx_lm(self) -> bool:
         """True for mlx-lm's server.
 
-        No other is known to be built on Python's own HTTP server.
+        No other known server uses Python's own HTTP server.
         """
         return self.server.startswith("BaseHTTP/")
 
     @property
     def is_gateway(self) -> bool:
-        """True for a gateway of ours, which has a model's server of its own."""
+        """True for a gateway of mlx-tools."""
         return self.server == "mlx-tools"
 
     def as_error(self, address: str) -> BackendDead | None:
-        """Return the error for a server whose model thread has died.
-
-        None for every other state.
-        """
-        return dead(address) if self.status == "dead" else None
+        """Return the error for a server whose model thread has died, otherwise None."""
+        return make_dead_error(address) if self.status == "dead" else None
 
 
 class Answer(Struct, frozen=True):
-    """A completion that came whole, with all that the server sent of it."""
+    """A completion that was not streamed."""
 
     chunk: Chunk
     choice: Mapping[str, Any] = field(default_factory=dict)
+    """The ``choices[0]`` of the server's answer."""
 
     @property
     def usage(self) -> Usage:
@@ -141,26 +142,25 @@ class Answer(Struct, frozen=True):
 class CompletionsBackend:
     """A completions server at ``url`` (with or without ``/v1``).
 
-    A request is sent again, as ``retry`` says and within its own time, in two cases before the
-    first byte of an answer: the server fails it (a status from 500 on), or the connection breaks
-    off.
+    A failed request is sent again, as ``retry`` says and within its own time, if no byte of an
+    answer has come, and the server answered with a status from 500 on or dropped the connection.
 
-    Nothing sent from here can kill mlx-lm's server (see `mlx_tools.backends.wire`). If its cache
-    holds exactly the prompt, that server answers with nothing. Then short requests of one token
-    push the prompt out of the cache, and the request is sent once more.
+    No request of this class can kill mlx-lm's server (see `mlx_tools.backends.wire`). If its cache
+    has exactly the prompt, that server answers without a byte. Then short requests of one token
+    remove the prompt from the cache, and the request is sent once more.
 
-    Redirects are never followed. One backend serves any number of event loops.
+    Redirects are never followed. A backend can be used in several event loops.
 
     Args:
         url: the server's address.
-        model: sent with each request; without it the server takes its own.
+        model: the model's name, sent with each request; without it the server uses its own model.
         api_key: sent as ``Authorization``.
         headers: added to every request.
-        forbidden_tokens: ids of tokens that the model shall not write.
+        forbidden_tokens: ids of tokens that the model must not write.
         client: an `httpx.AsyncClient` to use. Without one, connections stay open until `aclose` or
             the end of the event loop, and proxies of the environment are used except for loopback
             addresses.
-        retry: how often a failed request is sent again.
+        retry: the number of retries, and the pauses before them.
 
     Raises:
         UsageError: ``url``, ``api_key`` or a header cannot be sent.
@@ -190,21 +190,21 @@ class CompletionsBackend:
         """False if the server is known to have a chat interface only."""
         self.known_model: str | None = None
         """The name of the model that the server was found to run, None if unknown."""
-        self._picks_model = False  # the server runs its own model, whatever name is sent
-        self._was_lost = False  # the server has failed since its list was read
+        self._picks_model = False  # True if the server runs its own model for any name
+        self._was_lost = False  # True if the server has failed since its list was read
         self.forbidden_tokens = check_token_ids(forbidden_tokens)
-        self._headers = _headers(api_key, headers)
+        self._headers = _make_headers(api_key, headers)
         self._client = client
         self._exchange = Exchange(self.address, self._headers, client)
         self._retry = retry or Retry()
-        self._seen_at = 0.0  # when the server last showed which model it runs, or answered
+        self._seen_at = 0.0  # the time of the last answer, or of the last check of its model
         self._score_form: ScoreForm | None = None
         self._scores = ScoreReader()
         self.grammar_option: GrammarOption | None = None
         """The request field for a grammar, None until it is known."""
 
     def speak_ollama(self) -> None:
-        """Ask for completions by Ollama's own interface from now on."""
+        """Use Ollama's own interface for completions from now on."""
         from mlx_tools.backends.ollama_raw import OllamaExchange
 
         if not isinstance(self._exchange, OllamaExchange):
@@ -217,25 +217,24 @@ class CompletionsBackend:
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """The server's one address: a pool of servers has several."""
+        """The server's address, in a tuple, because a pool of servers has several."""
         return (self.address,)
 
     def __repr__(self) -> str:
         return f"CompletionsBackend({str(self.address)!r}, {self.model!r})"
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk, None]:
-        """Complete ``request.prompt``, or by the chat interface ``request.messages``.
+        """Complete ``request.prompt``, or ``request.messages`` by the chat interface.
 
         Close the generator to cancel.
 
         Raises:
             UsageError: the request cannot be sent, or the server does not take its grammar.
-            BackendError: the class says how it failed; the text so far never counts.
+            BackendError: the request failed; the class says how. The text so far does not count.
         """
         check_request(request)
         limits = self._limits(request)
-        # Found out at the first request with a grammar: most sessions have none, and it costs a
-        # request.
+        # Only at the first request with a grammar: it costs requests, and most sessions have none.
         if request.grammar is not None and self.grammar_option is None:
             from mlx_tools.backends.grammar_option import find_grammar_option
 
@@ -259,7 +258,7 @@ class CompletionsBackend:
                     for text in collector.feed(data):
                         yield Chunk(text)
                     if collector.done:
-                        # Only a connection whose answer was read to the end can be used again.
+                        # A connection can be reused only if its answer was read to the end.
                         await start.drain()
                     if collector.done or data is None:
                         break
@@ -271,19 +270,19 @@ class CompletionsBackend:
             raise
 
     def remember_model(self, name: str | None, model_names: Sequence[str]) -> None:
-        """Remember the model that the server was found to run, to notice another one.
+        """Remember the model that the server runs, to notice if it runs another one later.
 
         Args:
             name: the model's name, None if unknown.
             model_names: the models that the server lists.
         """
         self.known_model = name
-        # With several models in its list a server takes the one whose name is sent.
+        # A server with several models in its list uses the model whose name is sent.
         self._picks_model = self.model is None or len(model_names) == 1
         self._was_lost, self._seen_at = False, self._retry.clock()
 
     def _may_have_changed(self) -> bool:
-        """Return True if the server may run another model than the one that was found."""
+        """Return True if the server may run another model by now."""
         if self.known_model is None:
             return False
         is_quiet = self._retry.clock() - self._seen_at > RESTART_SECONDS
@@ -292,10 +291,10 @@ class CompletionsBackend:
     async def _check_model(self) -> None:
         """Check that the server has the same model as before.
 
-        The prompts are in the chat format of the model that was found; another one misreads it.
+        The prompts have the chat format of that model; another model would misread them.
 
         Raises:
-            BackendUnreachable: it has other models.
+            BackendUnreachable: the server has other models now.
         """
         from mlx_tools.backends.listener import find_started_model
 
@@ -307,7 +306,8 @@ class CompletionsBackend:
             raise BackendUnreachable(
                 f"the server at {self.address} has other models now: {list_names(names)}, "
                 f"and no more {self.known_model}",
-                hint="/model NAME goes on with one in chat; else start mlx-tools again",
+                hint="in chat continue with one of them by /model NAME; otherwise start "
+                "mlx-tools again",
             )
         self._was_lost = not names
         self._seen_at = self._retry.clock()
@@ -319,8 +319,8 @@ class CompletionsBackend:
 
         Args:
             request: the request.
-            limits: the deadlines of a request that this is a part of; None for its own.
-            options: fields added to the body.
+            limits: the deadlines of a request that this one is a part of; None for its own.
+            options: fields that are added to the body.
         """
         check_request(request)
         limits = limits or self._limits(request)
@@ -330,17 +330,14 @@ class CompletionsBackend:
     async def aclose(self) -> None:
         """Close the connections; a later request opens them again.
 
-        An injected client stays open: it is its owner's.
+        A client that the caller gave stays open.
         """
         await self._exchange.aclose()
 
-    # --- what it says of itself ---------------------------------------------------------------
+    # --- health, models, context --------------------------------------------------------------
 
     async def health(self, timeout: float = 5.0) -> Health:
-        """Return the server's state, as ``/health`` answers it in time.
-
-        An answer of any kind is a state, and so is none.
-        """
+        """Return the server's state by ``/health``. Any answer is a state, and so is none."""
         try:
             status, headers, body = await self.get("/health", timeout)
         except UsageError:
@@ -366,28 +363,24 @@ class CompletionsBackend:
         return Health(state, detail, server, origin)
 
     async def _check_alive(self) -> None:
-        """Raise `BackendDead` if the server answers and its model's thread has ended."""
+        """Raise `BackendDead` if the server answers but its model's thread has ended."""
         if (await self.health(WATCH_SECONDS / 2)).status == "dead":
-            raise dead(str(self.address), DiedAtWork)
+            raise make_dead_error(str(self.address), DiedAtWork)
 
     async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
         """Return the names of the models that the server lists, in its order.
 
-        Empty if it lists none.
-
-        mlx-lm's server lists none if no Hugging Face cache folder exists: it answers 200 with an
-        empty body.
+        There are none for mlx-lm's server if the Hugging Face cache folder does not exist: it
+        answers 200 with an empty body.
         """
         names = [row.get("id") for row in await self._fetch_models(timeout)]
         return tuple(name for name in names if isinstance(name, str) and name)
 
     async def context(self, timeout: float = 2.0) -> int | None:
-        """Return the size of the model's context in tokens.
+        """Return the size of the model's context in tokens, None if unknown.
 
-        None if the server does not say it.
-
-        vLLM and others say it in the list of models, llama.cpp's server in ``/props`` (a slot's
-        share). mlx-lm's server does not say it.
+        vLLM and others have it in the list of models, llama.cpp's server in ``/props`` (a slot's
+        share). mlx-lm's server does not report it.
         """
         if self.is_ollama:
             from mlx_tools.backends.ollama_raw import loaded_models
@@ -399,7 +392,7 @@ class CompletionsBackend:
         settings = (await self.get_object("/props", timeout)).get("default_generation_settings")
         numbers.append(settings.get("n_ctx") if isinstance(settings, dict) else None)
         sizes = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool) and n > 0]
-        # If two places differ the smaller size is safe.
+        # If the sizes differ, the smaller one is safe.
         return min(sizes, default=None)
 
     async def get(
@@ -429,7 +422,7 @@ class CompletionsBackend:
                 content=content,
                 follow_redirects=False,
             ) as answer:
-                # Unpacking could take any amount of memory.
+                # A small compressed answer could unpack to any amount of memory.
                 if answer.headers.get("content-encoding", "identity").lower() != "identity":
                     raise ValueError("the answer is compressed, which was not asked for")
                 async for piece in answer.aiter_bytes():
@@ -446,21 +439,18 @@ class CompletionsBackend:
     async def get_object(
         self, path: str, timeout: float, content: bytes | None = None
     ) -> dict[str, Any]:
-        """Return the JSON object at a path, empty if there is none.
-
-        ``content`` is posted if given.
-        """
+        """Return the JSON object at a path, empty if there is none; post ``content``."""
         try:
             status, _, body = await self.get(path, timeout, content)
         except UsageError:
             raise
-        except Exception as error:  # an optional fact of the server: none is an answer, too
+        except Exception as error:  # not every server has this path
             _log.debug("%s has nothing at %s: %s", self.address, path, type(error).__name__)
             return {}
         return json_object(body) if status == 200 else {}
 
     def _explain_failure(self, error: Exception) -> tuple[str, str]:
-        """Return why no answer came, and what to do."""
+        """Return the reason why no answer came, and a hint."""
         if isinstance(error, TimeoutError):
             return f"{self.address} did not answer in time", START_HINT
         if isinstance(error, ValueError):
@@ -474,30 +464,31 @@ class CompletionsBackend:
     async def _start_response(
         self, request: CompletionRequest, limits: Deadlines, *, whole: bool = False, **options: Any
     ) -> AsyncGenerator[ResponseStart, None]:
-        """Provide the answer to a request, from its first byte on.
+        """Send a request, and yield the start of its answer.
 
-        Errors raised within are mapped, and the server is asked whether its model still runs.
+        Errors that are raised within the block are mapped. After an error the server's health is
+        checked.
 
         Args:
             request: the request.
-            limits: its deadlines.
-            whole: the answer is not streamed.
-            options: fields added to the body.
+            limits: the deadlines of the request.
+            whole: True if the answer is not streamed.
+            options: fields that are added to the body.
         """
-        body = self._body(request, stream=not whole) | options
-        start = await self._first(request, body, limits, silent=whole)
+        body = self._make_body(request, stream=not whole) | options
+        start = await self._send(request, body, limits, silent=whole)
         try:
             with self._exchange.map_errors():
                 yield start
         except BackendError as error:
-            diagnosis = await self._diagnosed(error)
+            diagnosis = await self._diagnose(error)
             if diagnosis is error:
                 raise
             raise diagnosis from error
         finally:
             await start.aclose()
 
-    async def _first(
+    async def _send(
         self,
         request: CompletionRequest,
         body: Mapping[str, Any],
@@ -505,7 +496,7 @@ class CompletionsBackend:
         *,
         silent: bool,
     ) -> ResponseStart:
-        """Return the start of an answer; send the request again if that may help."""
+        """Send a request, again if that may help. Return the start of its answer."""
         tries = nudges = 0
         drop: ConnectionDropped | None = None
         while True:
@@ -515,13 +506,13 @@ class CompletionsBackend:
                 )
             except BackendError as error:
                 if isinstance(error, BackendUnreachable) and drop is not None:
-                    raise drop from error  # the server has ended, perhaps by this very request
+                    raise drop from error  # the server has ended, perhaps because of this request
                 drop = error if isinstance(error, ConnectionDropped) else None
                 health = await self._check_health(error)
                 if health is not None and (death := health.as_error(str(self.address))):
                     raise death from error
-                # mlx-lm's server closes the connection without a byte if the answer was not to be
-                # streamed
+                # If its cache has the prompt and the answer is not streamed, mlx-lm's server
+                # closes the connection without a byte.
                 sent_nothing = silent and health is not None and health.is_mlx_lm
                 if isinstance(error, EmptyResponse) or (
                     sent_nothing and isinstance(error, ConnectionDropped)
@@ -537,10 +528,9 @@ class CompletionsBackend:
                     nudges += 1
                     continue
                 if isinstance(error, BackendRefused) and not isinstance(error, ServerFailed):
-                    raise await self._with_names(error) from error.__cause__
-                # A pause that would outlast the request's own time is not begun: the error is
-                # reported at once.
-                delay = self._retry.delay(tries)
+                    raise await self._add_names(error) from error.__cause__
+                # If the request's time would end during the pause, the error is raised at once.
+                delay = self._retry.find_delay(tries)
                 may_pass = isinstance(error, ConnectionDropped | ServerFailed)
                 if not may_pass or tries >= self._retry.times or delay >= limits.seconds_left:
                     raise
@@ -552,7 +542,7 @@ class CompletionsBackend:
         return kind(str(self.address), request.max_tokens)
 
     async def _read_whole(self, response: ResponseStart, request: CompletionRequest) -> Answer:
-        """Return an answer that came whole, or as a stream though none was asked for."""
+        """Read a whole answer, also if it comes as a stream that was not asked for."""
         body = bytearray()
         async for piece in response:
             body += piece
@@ -569,7 +559,7 @@ class CompletionsBackend:
     def _limits(self, request: CompletionRequest) -> Deadlines:
         return Deadlines(request, str(self.address), clock=self._retry.clock)
 
-    def _body(self, request: CompletionRequest, *, stream: bool = True) -> dict[str, Any]:
+    def _make_body(self, request: CompletionRequest, *, stream: bool = True) -> dict[str, Any]:
         if request.messages is not None:
             return chat_body(request, model=self.model, stream=stream)
         return completion_body(
@@ -581,20 +571,18 @@ class CompletionsBackend:
         )
 
     async def _evict_prompt(self, request: CompletionRequest, limits: Deadlines, turn: int) -> None:
-        """Make the server's cache drop the entry that is exactly the prompt.
+        """Make the server's cache drop its entry of exactly this prompt.
 
-        The cache drops an entry when one that continues it comes in. For a model whose entries
-        cannot be shortened it drops one only when newer entries crowd it out.
+        The cache drops an entry if a longer prompt that begins with it is added. For some models
+        entries cannot be shortened; then an entry is dropped only when newer ones fill the cache.
         """
-        # First the cheap way: one longer prompt. A cache that cannot shorten its entries needs a
-        # crowd.
+        # First the cheap way, one longer prompt; if that does not help, as many as fill the cache.
         if turn < len(CACHE_BREAKERS):
             prompts = [request.prompt + CACHE_BREAKERS[turn]]
         else:
             prompts = [f"{number} {number}" for number in range(SERVER_CACHE_ENTRIES)]
         for prompt in prompts:
-            # One token at temperature 0: the nudge itself must not be the request that is
-            # expensive.
+            # Only one token: this request must be cheap.
             nudge = replace(
                 request,
                 prompt=prompt,
@@ -606,7 +594,7 @@ class CompletionsBackend:
             )
             try:
                 with self._exchange.map_errors():
-                    start = await self._exchange.begin(self._body(nudge), limits, silent=False)
+                    start = await self._exchange.begin(self._make_body(nudge), limits, silent=False)
                     try:
                         await self._read_whole(start, nudge)
                     finally:
@@ -614,15 +602,14 @@ class CompletionsBackend:
             except BackendTimeout:
                 raise
             except BackendError as error:
-                diagnosis = await self._diagnosed(error)
+                diagnosis = await self._diagnose(error)
                 if isinstance(diagnosis, BackendDead | BackendUnreachable):
                     raise diagnosis from error
 
-    async def _with_names(self, error: BackendRefused) -> BackendRefused:
-        """Return ``error``; its message lists the models if the wanted one is not there.
+    async def _add_names(self, error: BackendRefused) -> BackendRefused:
+        """Return ``error``, with the list of models if the wanted one is not in it.
 
-        mlx-lm's server loads models that it does not list too, so only its refusal shows that it
-        cannot.
+        mlx-lm's server also loads models that it does not list, so the list is not checked before.
         """
         listed = () if self.model is None or error.status == 429 else await self.models()
         if not listed or self.model in listed:
@@ -632,13 +619,13 @@ class CompletionsBackend:
             hint="name one of these with --model, or leave it out",
         )
 
-    async def _diagnosed(self, error: BackendError) -> BackendError:
-        """Return ``error``, or the error that the server's model thread has died."""
+    async def _diagnose(self, error: BackendError) -> BackendError:
+        """Return ``error``, or the error for a model thread that has died."""
         health = await self._check_health(error)
         return (health and health.as_error(str(self.address))) or error
 
     async def _check_health(self, error: BackendError) -> Health | None:
-        """Return the server's state after a failure; None if the failure itself says it."""
+        """Return the server's state after a failure; None if the failure shows it."""
         if isinstance(error, BackendDead | BackendUnreachable):
             return None
         return await self.health(timeout=DIAGNOSIS)
@@ -646,11 +633,11 @@ class CompletionsBackend:
     # --- likelihoods --------------------------------------------------------------------------
 
     async def _score_completion(self, request: CompletionRequest, limits: Deadlines) -> Chunk:
-        """Return the completion as one chunk, with scores if the server gives any.
+        """Return the completion as one chunk, with scores if the server sends any.
 
-        The form of request that the server knows is remembered. Only an answer settles it: a
-        request that fails, or is refused in any form, shows nothing about the next one. If the
-        server is known to give no scores, the chunk has no text either.
+        The request form that the server understands is remembered, but only after an answer: a
+        request that failed or was refused does not show the form. If the server is known to send no
+        scores, the chunk has no text, either.
         """
         if self._score_form is ScoreForm.NONE:
             return Chunk("", "length")
@@ -665,18 +652,19 @@ class CompletionsBackend:
             except (BackendRefused, UsageError):
                 continue
             if not has_scores and single is None:
-                # an answer without a token cannot have scores, so it settles nothing
+                # An answer without a token cannot have scores, so it does not show the form.
                 self._score_form = ScoreForm.NONE if chunk.text else None
                 return chunk
             if chunk.scores and len(chunk.scores[0]) > 1:
                 self._score_form = form
                 return chunk
-            # A server that reads `true` as 1 gives one alternative: the other form gives more.
+            # A server that reads `true` as 1 sends one alternative; with the other form, more.
             single = single or (chunk if has_scores else None)
         if single is not None:
             self._score_form = ScoreForm.MLX if single.scores else None
             return single
-        # Both forms were refused: ask without likelihoods to see whether the request itself is.
+        # Both forms were refused: try without likelihoods. If that is refused, too, the request
+        # itself is the reason.
         chunk, _ = await self._complete_with_scores(ScoreForm.NONE, request, limits)
         self._score_form = ScoreForm.NONE
         return chunk
@@ -691,8 +679,8 @@ class CompletionsBackend:
 
 
 async def _next(response: ResponseStart, collector: Collector) -> bytes | None:
-    """Return the next bytes; None at the end, or once nothing that matters can follow."""
-    # After the finish reason only usage can come, and a completion does not wait long for that.
+    """Return the next bytes; None at the end, also if only the usage is missing."""
+    # After the finish reason only the usage can come: do not wait long for it.
     finished = collector.finish is not None
     try:
         return await response.next(GRACE if finished else None)
@@ -710,7 +698,7 @@ def list_names(names: Sequence[str]) -> str:
     return shown + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
-def _headers(api_key: str | None, extra: Mapping[str, str] | None) -> dict[str, str]:
+def _make_headers(api_key: str | None, extra: Mapping[str, str] | None) -> dict[str, str]:
     hint = "give a mapping of names to texts"
     headers = {
         "Content-Type": "application/json",
@@ -718,7 +706,7 @@ def _headers(api_key: str | None, extra: Mapping[str, str] | None) -> dict[str, 
         "Accept-Encoding": "identity",
         **require_mapping("headers", extra, hint),
     }
-    # messages never show the value of a header or the key: it may be a secret
+    # Error messages never show the key or the value of a header, because it may be secret.
     if not all(isinstance(part, str) for item in headers.items() for part in item):
         raise UsageError("a header is no text", hint=hint)
     if api_key is not None:

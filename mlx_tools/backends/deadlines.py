@@ -1,4 +1,4 @@
-"""The deadlines of a request, and its repetitions."""
+"""The deadlines of a request, and its retries."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ Clock = Callable[[], float]
 
 
 WATCH_SECONDS: Final = 4.0
-"""Seconds of silence after which a server is asked whether its model still runs.
+"""Seconds of silence after which the server's health is checked.
 
-A choice: a dead thread is reported within 10 seconds, and a long prompt costs only a few requests
-for the server's health.
+A choice: a dead thread is reported within 10 seconds, and a long prompt costs only a few checks.
 """
 
 Watch = Callable[[], Awaitable[None]]
@@ -48,14 +47,14 @@ def now() -> float:
 
 
 class Deadlines:
-    """The deadlines of one request: for all of it, and for each silence of the server.
+    """The deadlines of one request: for the whole request, and for each silence.
 
-    Nothing extends the time for all of it; any sign of life ends a silence.
+    The first is never extended. Any byte from the server ends a silence.
 
     Args:
-        request: the request whose timeouts hold.
+        request: the request, with its timeouts.
         name: the backend's name in messages.
-        hint: what to do if it was silent.
+        hint: the hint of the error after too long a silence.
         clock: returns the time.
     """
 
@@ -67,7 +66,7 @@ class Deadlines:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds that are left for the whole request; below 0 if there are none."""
+        """The remaining seconds of the whole request; below 0 if its time is over."""
         return self._end - self._now()
 
     def limit(
@@ -76,8 +75,9 @@ class Deadlines:
         """Return the seconds of a wait, and True if the request's time ends then.
 
         Args:
-            max_seconds: a further limit, None for none.
-            silent: no sign of life can be expected yet, so the idle timeout does not count.
+            max_seconds: another limit, or None.
+            silent: True if the server sends nothing before its whole answer, so that the idle
+                timeout does not count.
         """
         left, idle = self.seconds_left, self._request.idle_timeout
         if silent:
@@ -87,7 +87,7 @@ class Deadlines:
 
     def error(self, seconds: float, is_end: bool) -> BackendTimeout:
         """Return the error of a wait that reached its `limit`."""
-        # Which limit was the shortest decides what a person can do about it.
+        # The advice for a person depends on the limit that was reached.
         if is_end:
             return BackendTimeout(
                 f"{self._name} did not complete within {self._request.timeout:g} s",
@@ -105,7 +105,7 @@ class Deadlines:
         import anyio
 
         seconds, is_end = self.limit(max_seconds, silent=silent)
-        # With no time left nothing is awaited at all: a wait of 0 seconds could still succeed.
+        # If no time is left, nothing is awaited: a wait of 0 seconds could still succeed.
         if seconds > 0:
             with anyio.move_on_after(seconds) as scope:
                 yield
@@ -121,22 +121,20 @@ async def _sleep(seconds: float) -> None:
 
 
 class Retry(Struct, frozen=True, kw_only=True):
-    """Repetitions of a request that failed in passing, and the pauses before them.
-
-    The pauses are ``pause`` seconds, twice that, four times that. Each is multiplied by 0.5 to 1.5,
-    as ``jitter`` (0 to 1) decides, so that many clients do not come back at the same moment.
-    """
+    """The retries of a failed request, and the pauses before them."""
 
     times: int = 3
-    """Repetitions. A choice: their pauses take about 0.7 seconds, enough for a failure that passes.
-    """
+    """The number of retries. A choice: their pauses take about 0.7 seconds, enough for a short
+    failure."""
     pause: float = 0.1
+    """Seconds of the first pause; each pause is twice the one before."""
     jitter: Callable[[], float] = random.random
+    """Returns a number from 0 to 1. Each pause is multiplied by it plus 0.5, so that many clients
+    do not come back at the same moment."""
     sleep: Callable[[float], Awaitable[None]] = _sleep
     clock: Clock = now
 
-    def delay(self, tries: int) -> float:
-        """Return the seconds to wait before the next try, after ``tries`` repetitions."""
-        # Exponential, so that a server that restarts is not hit by every client at once.
+    def find_delay(self, tries: int) -> float:
+        """Return the seconds to wait before the next try, after ``tries`` retries."""
         seconds: float = self.pause * 2**tries * (0.5 + self.jitter())
         return seconds

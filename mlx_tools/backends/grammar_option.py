@@ -1,4 +1,4 @@
-"""The option by which a completions server takes a grammar, found by asking."""
+"""Detection of the request field with which a completions server takes a grammar."""
 
 from __future__ import annotations
 
@@ -23,17 +23,15 @@ class GrammarServer(Protocol):
 
 
 def short_request(prompt: str, max_tokens: int = 1) -> CompletionRequest:
-    """Return a short request of which the server's cache holds nothing."""
+    """Return a short request whose prompt is not in the server's cache."""
     prompt = f"{secrets.token_hex(4)} {prompt}"
     return CompletionRequest(prompt=prompt, max_tokens=max_tokens, timeout=30.0)
 
 
 async def obeys_grammar(backend: GrammarServer) -> GrammarOption | None:
-    """Return the field by which the server takes a grammar.
+    """Return the request field with which the server takes a grammar, or None.
 
-    llama.cpp's, vLLM's, or None.
-
-    The backend uses it from then on.
+    It is llama.cpp's field or vLLM's. The backend uses it from then on.
 
     Raises:
         BackendError: the server cannot be asked.
@@ -53,10 +51,10 @@ async def obeys_grammar(backend: GrammarServer) -> GrammarOption | None:
 
 
 async def find_grammar_option(backend: GrammarServer) -> None:
-    """Find the field by which the server takes a grammar, as `obeys_grammar` does.
+    """Find the request field for a grammar, as `obeys_grammar` does.
 
     Raises:
-        UsageError: the server takes no grammars.
+        UsageError: the server does not take grammars.
         BackendError: the server cannot be asked.
     """
     if await obeys_grammar(backend) is None:

@@ -1,4 +1,4 @@
-"""The grammar of what a model may write in one turn: its calls, or its answer."""
+"""The grammar of one turn of a model: its calls, or its answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlx_tools.protocol import ANSWER_END, ANSWER_TAG, write_answer, write_call
 from mlx_tools.schema import COMPACT, make_compilable, walk
 
 _MAX_REPEATS: Final = 900
-"""llama.cpp refuses repetitions of 2000 and more, and counts some twice."""
+"""The limit of repetitions: llama.cpp refuses 2000 and more, and counts some twice."""
 
 _JSON: Final[Mapping[str, str]] = {
     "value": 'object | array | string | number | "true" | "false" | "null"',
@@ -32,11 +32,11 @@ _JSON: Final[Mapping[str, str]] = {
     "integer": '"-"? whole',
     "whole": '"0" | [1-9] [0-9]{0,19}',
 }
-"""JSON itself. A number has an end, and is small enough not to overflow."""
+"""The rules of JSON. Numbers have a limited length, so that they end and do not overflow."""
 
 
 class _Gbnf:
-    """The dialect of llama.cpp. What it cannot say of a schema is left to validation."""
+    """The dialect of llama.cpp. Schemas that it cannot express are left to validation."""
 
     string_end: Final = "string-end"
     tag_end: Final = "tag-end"
@@ -124,9 +124,9 @@ class _Gbnf:
         return f'("{{" {self._members(members, other)} "}}")'
 
     def _members(self, members: Sequence[tuple[str, str, bool]], other_values: str) -> str:
-        """Return the members in their order (key, value, is required), then others.
+        """Return the rule for members (key, value, is required) in order, then others.
 
-        A comma is one with its key, so that a lexer need not go back.
+        A comma is part of the key after it, so that a lexer need not go back.
         """
         rest = f"(next-key {other_values})*" if other_values else ""
         options = [f"key {other_values} {rest}"] if other_values else []
@@ -148,13 +148,13 @@ class _Gbnf:
 
 
 def _tag_end() -> str:
-    """Return the text up to the first closing tag, with the tag.
+    """Return the rule for a text up to the first closing tag, with the tag.
 
-    The tag's first character comes in it once.
+    The rule relies on the tag having its first character only once.
     """
-    opening = [ANSWER_END[:size] for size in range(1, len(ANSWER_END))]
-    broken = " | ".join(f'"{one}" [^<{ANSWER_END[len(one)]}]' for one in opening)
-    stray = " | ".join(f'"{one}"' for one in opening)
+    prefixes = [ANSWER_END[:size] for size in range(1, len(ANSWER_END))]
+    broken = " | ".join(f'"{prefix}" [^<{ANSWER_END[len(prefix)]}]' for prefix in prefixes)
+    stray = " | ".join(f'"{prefix}"' for prefix in prefixes)
     return f'([^<] | ({stray})* ({broken}))* ({stray})* "{ANSWER_END}"'
 
 
@@ -163,7 +163,7 @@ def _either(options: Sequence[str]) -> str:
 
 
 def _counts(schema: Mapping[str, Any], noun: str) -> tuple[int, int | None]:
-    """Return the least and the greatest count, as far as a grammar can say them."""
+    """Return the minimum and maximum count, as far as a grammar can express them."""
     least, most = schema.get(f"min{noun}", 0), schema.get(f"max{noun}")
     return (
         least if least <= _MAX_REPEATS else 0,
@@ -193,28 +193,34 @@ def turn_grammar(
     max_calls: int = 1,
     prefix: str = "",
 ) -> str:
-    """Return the grammar of up to ``max_calls`` calls, one a line, or of the answer.
+    """Return the grammar of up to ``max_calls`` calls, one per line, or of the answer.
 
-    ``tool_choice`` narrows it: ``none`` leaves the answer, ``required`` the calls, a tool's name
-    the calls of that tool. ``prefix`` is what already stands at the start of the turn
-    (`mlx_tools.protocol.forcing_prefix`); the grammar is of what may follow it, and begins with
-    `repeated_end` of it once more.
+    Args:
+        tools: the tools that may be called.
+        dialect: the dialect of the grammar.
+        style: the form of calls and answer.
+        tool_choice: ``none`` allows only the answer, ``required`` only calls, and a tool's name
+            only calls of this tool.
+        max_calls: the maximum number of calls.
+        prefix: the text with which the turn already begins
+            (`mlx_tools.protocol.forcing_prefix`). The grammar is of the text after it, and begins
+            with `repeated_end` of it.
 
     Raises:
-        UsageError: ``tool_choice`` names no tool here, or nothing may follow ``prefix``.
+        UsageError: ``tool_choice`` is an unknown tool, or ``prefix`` begins no call or answer.
     """
     writer = _Gbnf() if dialect == "gbnf" else _Lark()
     due = len(prefix) - len(repeated_end(prefix))
 
     def ways_left(ways: Iterable[tuple[str, str, str]]) -> list[str]:
-        """Return the ways that begin with the text written so far, without that text."""
+        """Return the forms that begin with the prefix, without the prefix."""
         return [
             f"{writer.literal(head[due:])} {inner} {writer.literal(tail)}"
             for head, inner, tail in ways
             if head.startswith(prefix[:due])
         ]
 
-    head, tail = write_answer(" ", style).split(' "')  # a blank stands in an object in any style
+    head, tail = write_answer(" ", style).split(' "')  # the blank marks the place of the text
     ways = [(head, writer.string_end, tail), (ANSWER_TAG, writer.tag_end, "")]
     ways = ways if style == "xml" else ways[:1]
     options = ways_left(ways) if tool_choice in ("auto", "none") else []
@@ -235,9 +241,9 @@ def turn_grammar(
 
 
 def repeated_end(prefix: str) -> str:
-    """Return the end of a prefix that a turn's grammar begins with once more.
+    """Return the end of a prefix that the turn's grammar repeats.
 
-    The brace of the arguments belongs to them, so a prompt must end before it.
+    It is the brace of the arguments, which is part of their rule. So a prompt must end before it.
     """
     return "{" if prefix.endswith('"arguments":{') else ""
 
@@ -253,10 +259,10 @@ def _choose_tools(tools: Mapping[str, ToolSpec], tool_choice: str) -> Mapping[st
 
 
 def _schema(spec: ToolSpec) -> dict[str, Any]:
-    """Return the schema to which arguments are held.
+    """Return the schema that the grammar uses for arguments.
 
-    An object has the properties that its schema names, and no others unless it speaks of them.
-    Where schemas are mixed, one cannot tell which it names.
+    An object has only the properties that its schema names, unless the schema mentions others.
+    Combined schemas stay unchanged, because another part may name further properties.
     """
     schema: dict[str, Any] = json.loads(json.dumps(make_compilable(spec.parameters).schema or {}))
     nodes = [node for _, node in walk(schema) if isinstance(node, dict)]
@@ -270,7 +276,7 @@ def _schema(spec: ToolSpec) -> dict[str, Any]:
 
 
 class _Lark:
-    """The dialect of llguidance, which holds to a schema itself."""
+    """The dialect of llguidance, which supports schemas itself."""
 
     string_end: Final = "STRING_END"
     tag_end: Final = "TAG_END"

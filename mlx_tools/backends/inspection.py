@@ -1,4 +1,4 @@
-"""The model behind a backend that was chosen: its name and its files."""
+"""The model behind a chosen backend: its name and its files."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from mlx_tools.process import clean
 Source = Literal["named", "found", "embedded", "started", "loaded"]
 
 MAX_LIKELIHOOD_DIFFERENCE: Final = 0.25
-"""The most that a model's likelihoods may differ from those recorded, as natural logarithms.
+"""The limit of the difference between likelihoods and the recorded ones, as natural logarithms.
 
-A choice: precision and hardware move them a little (in float16 the logits move by up to 0.4, so
-float32 is used); another model differs by more on some of the recorded tokens.
+A choice: precision and hardware change likelihoods a little (float16 changes logits by up to 0.4,
+so float32 is used). With another model some of the recorded tokens differ by more.
 """
 
 CALL_MARKERS: Final = frozenset(
@@ -53,27 +53,24 @@ CALL_MARKERS: Final = frozenset(
 )
 """Tokens with which models open a native call, as mlx-lm's server knows them.
 
-The server cuts what stands between such markers out of a completion's text. If the model's ids for
-them are known they can be forbidden, and the model then writes its calls in the protocol's form.
+The server removes the text between such markers from a completion. If the ids of these tokens are
+known they can be forbidden, and the model then writes its calls in the form of the protocol.
 """
 
 
-def native_markers(style: Style) -> frozenset[str]:
-    """Return the model's own markers that are forbidden in this style.
-
-    See `choose_backend`.
-    """
-    are_used = style in ("xml", "native")  # in these styles calls are written with them
+def find_forbidden_markers(style: Style) -> frozenset[str]:
+    """Return the model's own markers of calls that are forbidden in this style."""
+    are_used = style in ("xml", "native")  # calls in these styles have such markers
     return frozenset() if are_used else CALL_MARKERS
 
 
-def marker_ids(files: ModelFiles, markers: Collection[str]) -> tuple[int, ...]:
-    """Return the ids of those markers that are one token of the model."""
+def find_marker_ids(files: ModelFiles, markers: Collection[str]) -> tuple[int, ...]:
+    """Return the ids of the markers that are one token of the model."""
     return tuple(number for text, number in files.added_tokens.items() if text in markers)
 
 
 class NativeBackend(Protocol):
-    """A server that takes messages only, by an interface of its own: a plugin's."""
+    """A server that takes only messages, with an interface of a plugin."""
 
     kind: Literal["native"]
     address: Address
@@ -87,13 +84,13 @@ class NativeBackend(Protocol):
 
 
 class LocalModel(Protocol):
-    """A model in this process: a plugin's."""
+    """A model in this process, from a plugin."""
 
     kind: Literal["local"]
     model: Path
     forbidden_tokens: tuple[int, ...]
     notes: tuple[str, ...]
-    """Lines about this machine that a person should read, once it is loaded."""
+    """Lines about this machine for a person, known as soon as the model is loaded."""
 
     async def start(self) -> None: ...
     def complete(self, request: CompletionRequest, /) -> AsyncGenerator[Chunk, None]: ...
@@ -120,23 +117,23 @@ class SelectedBackend(Struct, frozen=True, kw_only=True):
     source: Source
     """The way in which it was chosen.
 
-    - ``named``: by an address, in an option or in a configuration.
+    - ``named``: by an address in an option or in the configuration.
     - ``found``: at one of the usual addresses.
-    - ``embedded``: the embedded model, since no server was found.
-    - ``started``: a server of our own, as requested.
+    - ``embedded``: the embedded model, because no server was found.
+    - ``started``: a server that is started, as requested.
     - ``loaded``: a model in this process, as requested.
     """
     note: str = ""
     """One line for a person, or empty."""
     suggestion: str = ""
-    """One line on the model that suits this machine, if the embedded one is used."""
+    """One line about a better model for this machine, if the embedded model is used."""
     model: str | None = None
-    """The name of the served model, None if the server does not say it."""
+    """The name of the served model, None if unknown."""
     files: ModelFiles | None = None
     """The model's files, None if they are not on this machine."""
     health: Health | None = None
     alike: tuple[str, ...] = ()
-    """The models that it may be, if only their common chat template is known."""
+    """The possible models, if only their common chat template is known."""
 
     @property
     def template(self) -> str | None:
@@ -147,14 +144,14 @@ class SelectedBackend(Struct, frozen=True, kw_only=True):
         """Return the model's identity, None if unknown.
 
         Args:
-            name: the name that somebody gave the model, if its server says none.
+            name: the model's name by a person, used if the server does not name it.
         """
         is_exact = self.files is not None and not self.alike
         folder = self.files.path if is_exact and self.files is not None else None
         return model_identity(self.model or name, folder)
 
     def header_fields(self) -> dict[str, str]:
-        """Return the fields that a session's header has about the backend."""
+        """Return the backend's fields for the header of a session."""
         fields: dict[str, str] = {"kind": self.backend.kind, "how": self.source}
         if self.backend.kind == "completions":
             fields["url"] = ",".join(address.url for address in self.backend.addresses)
@@ -164,7 +161,7 @@ class SelectedBackend(Struct, frozen=True, kw_only=True):
 
     def free_markers(self, style: Style) -> None:
         """Allow the model its own markers of calls if ``style`` uses them."""
-        if not native_markers(style):
+        if not find_forbidden_markers(style):
             self.backend.forbidden_tokens = ()
 
 
@@ -174,14 +171,14 @@ async def inspect_server(
     forbid: Collection[str] = CALL_MARKERS,
     pick: Pick | None = None,
 ) -> SelectedBackend:
-    """Find out which server and model are behind a backend.
+    """Find the server and the model behind a backend.
 
-    Set the model's name if one must be sent.
+    Set the model's name if it must be sent.
 
     Raises:
         BackendUnreachable: the server does not answer.
-        UsageError: the server does not know the backend's model. Or it does not say which model it
-            runs, and ``pick`` is None; the message names the possible ones.
+        UsageError: the server does not know the backend's model. Or its model cannot be found out,
+            and ``pick`` is None; the message names the possible models.
     """
     health = await backend.health()
     if health.status == "unreachable":
@@ -200,16 +197,13 @@ async def inspect_found(
     source: Source = "named",
     pick: Pick | None = None,
 ) -> SelectedBackend:
-    """Find out which model is behind ``backend``.
+    """Find the model behind ``backend``: its named model, or the one of its server.
 
-    The named one, else the one that its server runs.
-
-    It sets the name that is sent. No name is sent if mlx-lm's server would then load its model
-    again.
+    Set the name that is sent. No name is sent if mlx-lm's server would then load its model again.
 
     Raises:
-        UsageError: the server does not know the model, or does not say which one it runs. The
-            message lists its models.
+        UsageError: the server does not know the model, or the model cannot be found out. The
+            message lists the server's models.
     """
     listed, name, doubt = await backend.models(), backend.model, ""
     running, program = RunningModel(), await find_program(backend, health)
@@ -226,8 +220,8 @@ async def inspect_found(
         else:
             entry, doubt = await served_model(backend, program, listed)
         if not listed and entry is None and health.is_mlx_lm:
-            entry = await _recognised(backend)
-        backend.model = None if health.is_mlx_lm else entry  # others may insist on a name
+            entry = await _recognise_embedded(backend)
+        backend.model = None if health.is_mlx_lm else entry  # other servers may require a name
     is_known = entry in listed or entry == running.name
     backend.remember_model(entry if is_known else None, listed)
     folder, files, broken = None, running.files, ""
@@ -238,11 +232,11 @@ async def inspect_found(
     try:
         files = files if folder is None else read_model_files(folder, entry)
     except ModelError as error:
-        broken = str(error)  # a note says it; the run goes on
+        broken = str(error)  # only a note: the run goes on without the files
     if entry is not None and not (name and is_path(entry)):
         name = entry
     if files is not None and health.is_mlx_lm:
-        backend.forbidden_tokens = marker_ids(files, forbid)
+        backend.forbidden_tokens = find_marker_ids(files, forbid)
     suffix = f" (model {name})" if name else ""
     names = {"mlx-lm": "the server", "other": "the server", "gateway": "the gateway"}
     using = (
@@ -269,7 +263,7 @@ async def _settle_model(
     loopback = backend.address.loopback
     entry = match_model(name, model_names, loopback=loopback)
     if entry is not None:
-        # the only path in its list is the folder that it was started with
+        # The only path in the list of mlx-lm's server is the folder that it was started with.
         is_running_model = health.is_mlx_lm and is_path(entry)
         backend.model = None if is_running_model else entry
         return entry
@@ -281,20 +275,20 @@ async def _settle_model(
                 hint="name one of these with --model, or leave it out",
             )
         return name
-    recognised = None if model_names else await _recognised(backend)
+    recognised = None if model_names else await _recognise_embedded(backend)
     if recognised is not None and match_model(name, (recognised,), loopback=True):
         backend.model = None
         return recognised
-    # mlx-lm's server also loads models that it does not list: one without an index, a folder.
+    # mlx-lm's server also loads models that it does not list: folders, and models without an index.
     folder = find_model(name) if loopback else None
     backend.model = name if folder is None or REPOSITORY.fullmatch(name) else str(folder)
     return backend.model
 
 
-async def _recognised(backend: CompletionsBackend) -> str | None:
+async def _recognise_embedded(backend: CompletionsBackend) -> str | None:
     """Return the embedded model's name if likelihoods show that the server runs it.
 
-    It is used if mlx-lm's server lists nothing, since there is no Hugging Face cache folder.
+    This is for mlx-lm's server without a Hugging Face cache folder, which lists no models.
     """
     if not await hides_its_model(backend):
         return None
@@ -314,16 +308,14 @@ async def _recognised(backend: CompletionsBackend) -> str | None:
             ):
                 return model.name
     except BackendError:
-        pass  # the run's own request will show the failure
+        pass  # the run's own request will raise it again
     finally:
         backend.model = old_model
     return None
 
 
-def which_runs(model_names: Sequence[str], *, mlx_lm: bool) -> tuple[str | None, str]:
-    """Return the listed model that is in use.
-
-    None if unknown, and a line if it is in doubt.
+def guess_running_model(model_names: Sequence[str], *, mlx_lm: bool) -> tuple[str | None, str]:
+    """Return the listed model that is in use, or None; and a line if it is in doubt.
 
     mlx-lm's server lists the whole Hugging Face cache, and last the folder it was started with.
     """

@@ -12,21 +12,21 @@ from mlx_tools.errors import read_attribute, require_items, wrong_argument
 from mlx_tools.messages import FinishReason, Usage
 
 BackendKind = Literal["auto", "completions", "server", "local", "native"]
-"""The place of a model, as a caller asks for it: see `mlx_tools.backends.choose_backend`."""
+"""The wanted kind of backend: see `mlx_tools.backends.choose_backend`."""
 
 RouteChoice = Literal["auto", "native", "prompted"]
-"""The way in which a model is asked: see `mlx_tools.backends.find_route`."""
+"""The wanted route to a model: see `mlx_tools.backends.find_route`."""
 
 
 MODEL_FOLDER: Final = "give the path of the model's folder"
-"""Advice for a ``model`` argument that is no folder."""
+"""The hint for a ``model`` argument that is not a folder."""
 
 
 def check_token_ids(ids: Any) -> tuple[int, ...]:
     """Return the ``forbidden_tokens`` of a backend as a tuple.
 
     Raises:
-        UsageError: they are no list of whole numbers.
+        UsageError: they are not a list of whole numbers.
     """
     hint = "give a list of token ids"
     items = require_items("forbidden_tokens", ids, hint)
@@ -36,20 +36,20 @@ def check_token_ids(ids: Any) -> tuple[int, ...]:
 
 
 class GrammarText(Struct, frozen=True):
-    """A grammar in the two dialects that backends take."""
+    """A grammar in the two dialects of backends."""
 
     gbnf: str
-    """In llama.cpp's dialect."""
+    """The grammar in llama.cpp's dialect."""
     lark: str
-    """In llguidance's dialect, which holds arguments more closely."""
+    """The grammar in llguidance's dialect, which checks arguments more exactly."""
 
 
 class CompletionRequest(Struct, frozen=True, kw_only=True):
     """One request for a completion, and its limits.
 
-    ``messages``, ``tools`` and ``tool_choice`` ask the model through its server's own chat
-    interface. The answer is the turn as text, with its calls as lines of the protocol. They say the
-    same as ``prompt``, which a backend that only completes text uses.
+    A server with a chat interface can use ``messages``, ``tools`` and ``tool_choice`` instead of
+    ``prompt``, which has the same content. The answer is the turn as text, with its calls as lines
+    of the protocol. A backend that only completes text uses ``prompt``.
     """
 
     prompt: str
@@ -57,52 +57,53 @@ class CompletionRequest(Struct, frozen=True, kw_only=True):
     temperature: float = 0.0
     seed: int | None = None
     timeout: float = 120.0
-    """Seconds for the whole completion; nothing extends them."""
+    """Seconds for the whole completion, without any extension."""
     idle_timeout: float = 60.0
-    """Seconds that the server may be silent. A keep-alive breaks the silence."""
+    """Seconds that the server may be silent. A keep-alive ends a silence."""
     grammar: GrammarText | None = None
-    """The grammar that holds the completion. A backend that takes none raises `UsageError`."""
-    top_logprobs: int = 0
-    """Alternatives to report for each generated token. A backend that cannot report them sends
-    none."""
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    """Added to the logits of these token ids, from -100 (never) to 100. Some backends leave it out.
+    """The grammar of the completion. A backend that does not support grammars raises `UsageError`.
     """
+    top_logprobs: int = 0
+    """Alternatives to report for each generated token. A backend that cannot report them ignores
+    this."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Numbers from -100 (never) to 100 that are added to the logits of these token ids. Some
+    backends ignore them."""
     sampling: Mapping[str, Any] = field(default_factory=dict)
-    """Further parameters by their names in the server's interface (``top_p``, ``min_p``, penalties
-    …).
+    """Further parameters by their names in the server's interface, such as ``top_p``, ``min_p`` and
+    penalties.
 
-    They are sent as they are. The fields of this class override them, and a backend leaves out the
-    ones that it does not know.
+    They are sent unchanged. The fields of this class override them. A backend ignores parameters
+    that it does not know.
     """
     messages: Sequence[Mapping[str, Any]] | None = None
-    """The conversation as OpenAI's chat interface has it, None to complete ``prompt``."""
+    """The messages in the format of OpenAI's chat completions, None to complete ``prompt``."""
     tools: Sequence[Mapping[str, Any]] = ()
-    """The tools as OpenAI's chat interface has them."""
+    """The tools in the format of OpenAI's chat completions."""
     tool_choice: str = "auto"
     """``auto``, ``none``, ``required`` or the name of a tool."""
     conversation: str = ""
-    """A key that all requests of one conversation share, and few others; empty: the prompt's
-    beginning.
+    """A key that all requests of one conversation have, and few other requests.
 
-    With several servers it decides which one is asked.
+    If there are several servers, it decides which one is asked. If it is empty, the prompt's
+    beginning is the key.
     """
 
 
 class TokenScore(Struct, frozen=True):
-    """One alternative for a generated token, and how likely it was.
+    """One alternative for a generated token, with its likelihood.
 
-    A control token, such as one that ends a completion, appears as it is spelled.
+    The text of a control token, such as an end token, is its name.
     """
 
     text: str
-    """The token's own text, with U+FFFD for bytes that are no whole character."""
+    """The token's text, with U+FFFD for bytes that are not a complete character."""
     logprob: float
-    """The natural logarithm of its probability."""
+    """The natural logarithm of the token's probability."""
     data: bytes = b""
-    """Its bytes, which need not be a whole character. If left out, those of ``text``."""
+    """The token's bytes, which may be a part of a character; by default those of ``text``."""
     id: int | None = None
-    """Its number, None if unknown."""
+    """The token's id, None if unknown."""
 
     def __post_init__(self) -> None:
         if not self.data:
@@ -112,47 +113,43 @@ class TokenScore(Struct, frozen=True):
 class Chunk(Struct, frozen=True):
     """A piece of a completion.
 
-    The last one carries the finish reason, and usage if it is known.
+    The last chunk has the finish reason, and the usage if it is known.
     """
 
     text: str = ""
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     edited: bool = False
-    """On the last chunk: the server cut out some of what the model wrote.
+    """True, in the last chunk, if the server removed a part of the model's text.
 
-    mlx-lm's server does so with reasoning and native tool calls, so the text is not the model's
-    own. A thought before all text does not count. False if it is unknown.
+    mlx-lm's server removes reasoning and native tool calls. A thought before all other text does
+    not count. It is False if unknown.
     """
     scores: tuple[tuple[TokenScore, ...], ...] = ()
-    """For each token of this chunk its likeliest alternatives, best first; empty if there are none.
-    """
+    """The likeliest alternatives for each token of this chunk, the best first; or empty."""
 
 
 class BackendTraits(Struct, frozen=True, kw_only=True):
-    """The abilities of a backend of this package besides completing text: ``traits``.
+    """The traits of a backend of this package, in its attribute ``traits``.
 
-    A backend from elsewhere has none, whatever else it offers.
+    Other backends have none.
     """
 
     asks_server: bool = False
-    """It asks a server that is already running, as `CompletionsBackend` does."""
+    """True if it asks a server that is already running, as `CompletionsBackend` does."""
 
     own_model: bool = False
-    """Its ``model`` is the folder, or the name, of a model on this machine."""
+    """True if its ``model`` is the folder, or the name, of a model on this machine."""
 
     starts_server: bool = False
-    """It starts its server itself."""
+    """True if it starts its server itself."""
 
     takes_grammar: bool = False
-    """It holds its model to a grammar, and no server must be asked whether that works."""
+    """True if it supports grammars. For a server this is False, because it must be asked."""
 
 
 def read_traits(backend: object) -> BackendTraits:
-    """Return the traits of one of our backends, or of a wrapper that passes them on.
-
-    Else no traits.
-    """
+    """Return the traits of a backend or of its wrapper; without any, all are False."""
     traits = read_attribute(backend, "traits")
     return traits if isinstance(traits, BackendTraits) else BackendTraits()
 
@@ -160,14 +157,13 @@ def read_traits(backend: object) -> BackendTraits:
 class Backend(Protocol):
     """Anything that completes text.
 
-    `complete` is an async generator. Closing it (``aclosing``) cancels the request and frees the
+    `complete` is an async generator. Closing it (``aclosing``) cancels the request and releases the
     connection at once. It raises `mlx_tools.errors.BackendError`, and `mlx_tools.errors.UsageError`
-    for a request that cannot be sent. A completion that raises never counts, whatever text came
-    before.
+    for a request that cannot be sent. If it raises, the text before the error does not count.
 
-    Two members are optional. ``async def start(self)`` loads what is needed, and is awaited before
-    the time of a run begins. ``context`` is the size of the model's context in tokens: a number, a
-    function without arguments that returns one, or None.
+    Two members are optional. ``async def start(self)`` loads the model, or starts its server; it is
+    awaited before the time of a run begins. ``context`` is the size of the model's context in
+    tokens: a number, a function without arguments that returns one, or None.
     """
 
     def complete(self, request: CompletionRequest) -> AsyncIterator[Chunk]: ...

@@ -34,18 +34,19 @@ def listening_command(
 
     Args:
         port: the port.
-        platform: as `sys.platform` says it: Linux is asked by ``/proc``, others by lsof and ps.
-        processes: where Linux shows its processes.
-        output: runs a program and returns what it prints.
+        platform: the platform, as in `sys.platform`. On Linux ``/proc`` is read, on others lsof and
+            ps are run.
+        processes: the folder ``/proc``.
+        output: runs a program and returns its output.
 
     Returns:
-        The words of the command with blanks between them. None if nobody listens, or the program
-        is another user's.
+        The words of the command, with blanks between them. None if no program listens, or it is
+        another user's.
     """
     if platform.startswith("linux"):
         return _find_by_proc(port, processes)
     output = output or _output
-    # -n and -P: no look-ups of names on the network.
+    # -n and -P: do not look up names on the network.
     words = ["lsof", "-nP", "-a", f"-iTCP:{port}", "-sTCP:LISTEN", "-Fp"]
     match = re.search(r"(?m)^p(\d+)$", output(words))
     if match is None:
@@ -54,10 +55,7 @@ def listening_command(
 
 
 def model_argument(command: str | None) -> str | None:
-    """Return the ``--model`` that mlx-lm's server was started with.
-
-    None for other programs.
-    """
+    """Return the ``--model`` in a command of mlx-lm's server; None for other programs."""
     if command is None or not _MLX_LM.search(command):
         return None
     match = _MODEL.search(command)
@@ -65,7 +63,7 @@ def model_argument(command: str | None) -> str | None:
 
 
 def is_path(name: str) -> bool:
-    """Return True if a model's name is an absolute path, of any system."""
+    """Return True if a model's name is an absolute path on some system."""
     return PurePosixPath(name).is_absolute() or PureWindowsPath(name).is_absolute()
 
 
@@ -75,16 +73,16 @@ async def find_started_model(
     *,
     command_on: Callable[[int], str | None] = listening_command,
 ) -> str | None:
-    """Return the model that mlx-lm's server was started with, without a request to it.
+    """Return the model that mlx-lm's server was started with, without a request.
 
-    None if neither its list nor its command says it, and for other servers.
+    It is None if neither the list nor the server's command has it, and for other servers.
 
     Args:
         address: the server's address.
         model_names: the models that it lists.
         command_on: returns the command line of the program that listens on a port.
     """
-    # the folder that the server was started with comes last
+    # The folder that the server was started with is the last in its list.
     if model_names and is_path(model_names[-1]):
         return model_names[-1]
     if not address.loopback:
@@ -103,7 +101,7 @@ def _find_by_proc(port: int, processes: Path) -> str | None:
     if not sockets:
         return None
     for number in filter(str.isdecimal, os.listdir(processes)):  # noqa: PTH208
-        with contextlib.suppress(OSError):  # another user's, or it has ended
+        with contextlib.suppress(OSError):  # another user's process, or it has ended
             if _has_open(f"{processes}/{number}/fd", sockets):
                 words = (processes / number / "cmdline").read_bytes().split(b"\0")
                 return " ".join(word.decode("utf-8", "replace") for word in words).strip()
@@ -111,9 +109,9 @@ def _find_by_proc(port: int, processes: Path) -> str | None:
 
 
 def _has_open(folder: str, sockets: set[str]) -> bool:
-    """Return True if a process with these open files has one of the sockets open.
+    """Return True if one of the sockets is among a process's open files.
 
-    There are thousands of open files: `Path` would take several times as long.
+    A process may have thousands of them; with `Path` this would take several times as long.
     """
     for name in os.listdir(folder):  # noqa: PTH208
         with contextlib.suppress(OSError):  # closed meanwhile
@@ -127,7 +125,7 @@ def _listening_inodes(port: int, processes: Path) -> list[str]:
     inodes: list[str] = []
     for table in ("tcp", "tcp6"):
         try:
-            # Sockets that have just closed are listed too, thousands on a busy machine.
+            # Closed sockets are listed for a while, too: thousands on a busy machine.
             lines = (processes / "net" / table).read_text().splitlines()[1:]
             rows = [line for line in lines if f":{port:04X} " in line]
         except OSError:

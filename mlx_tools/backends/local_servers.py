@@ -1,7 +1,4 @@
-"""The model servers of this machine.
-
-Where to look for them, and which programs they are.
-"""
+"""The model servers of this machine: their usual addresses, and their programs."""
 
 from __future__ import annotations
 
@@ -20,14 +17,13 @@ from mlx_tools.backends.server_errors import json_object
 
 _log = logging.getLogger(__name__)
 PROBE_TIMEOUT: Final = 2.0
-"""Seconds that a server has to answer if nobody named it. A choice: local servers answer at once.
-"""
+"""Seconds to wait for a server that nobody named. A choice: local servers answer at once."""
 
 DEFAULT_ADDRESSES: Final = (
     "http://127.0.0.1:8080",  # mlx-lm, llama.cpp
     "http://127.0.0.1:1234",  # LM Studio
     "http://127.0.0.1:11434",  # Ollama
-    "http://127.0.0.1:8000",  # vLLM, and others that follow it
+    "http://127.0.0.1:8000",  # vLLM, and servers like it
     "http://127.0.0.1:10240",  # mlx-omni-server
 )
 """Addresses at which model servers listen by default, in the order of the search."""
@@ -56,27 +52,24 @@ async def find_local_servers(
     api_key: str | None = None,
     take_gateways: bool = True,
 ) -> list[LocalServer]:
-    """Return the servers at these addresses that serve ``model``, None for any model.
+    """Return the servers at these addresses that serve ``model``; None for any model.
 
-    A model whose files are on this machine counts as served only if the server lists it: no other
-    server is made to load it. If some servers list the model, the others are left out.
+    If the model's files are on this machine, a server must list the model; otherwise it might have
+    to load it. If some servers list the model, the others are left out.
     """
     from asyncio import gather
 
     backends = [CompletionsBackend(address, model, api_key=api_key) for address in addresses]
-    results = await gather(*(_serves(backend, take_gateways) for backend in backends))
+    results = await gather(*(_inspect(backend, take_gateways) for backend in backends))
     servers = [server for server, _ in results if server is not None]
     listing = [server for server, lists_it in results if server is not None and lists_it]
     return listing or servers
 
 
-async def _serves(
+async def _inspect(
     backend: CompletionsBackend, take_gateways: bool
 ) -> tuple[LocalServer | None, bool]:
-    """Return the server behind a backend (None if it is none).
-
-    And True if it lists the model.
-    """
+    """Return the server behind a backend, or None; and True if it lists the model."""
     health = await backend.health(PROBE_TIMEOUT)
     if health.status not in ("ok", "loading", "unknown") or (
         health.is_gateway and not take_gateways
@@ -85,7 +78,7 @@ async def _serves(
     model, model_names = backend.model, await backend.models(PROBE_TIMEOUT)
     # Ollama and LM Studio have no /health, but list their models
     if not model_names and (health.status == "unknown" or not await offers_completions(backend)):
-        return None, False  # some web server, or one without a model
+        return None, False  # another web server, or a server without a model
     server = LocalServer(backend, health)
     if model is None:
         return server, False
@@ -94,15 +87,12 @@ async def _serves(
 
 
 async def find_program(backend: CompletionsBackend, health: Health) -> Program:
-    """Return the program that a server is.
-
-    Switch the backend to its own interface if it has one.
-    """
+    """Return the program of a server; for Ollama, switch the backend to its interface."""
     if health.is_gateway:
         return "gateway"
     if health.is_mlx_lm:
         return "mlx-lm"
-    if health.status != "unknown":  # the others do not know /health
+    if health.status != "unknown":  # Ollama and LM Studio have no /health
         return "other"
     if await is_ollama(backend, PROBE_TIMEOUT):
         backend.speak_ollama()
@@ -128,11 +118,9 @@ async def lm_studio_models(backend: CompletionsBackend) -> list[ModelState]:
 async def served_model(
     backend: CompletionsBackend, program: Program, model_names: Sequence[str]
 ) -> tuple[str | None, str]:
-    """Return the model to ask for at a server that takes any name.
+    """Return the model to request from a server, and a line if the model is in doubt.
 
-    The second value is a line for a person if the model is in doubt.
-
-    It is the model that is loaded, else the first of the list.
+    It is the model that is loaded, otherwise the first of the list.
     """
     states = [ModelState(name, False) for name in model_names]
     if program == "LM Studio":
@@ -149,11 +137,9 @@ async def served_model(
 
 
 async def offers_completions(backend: CompletionsBackend) -> bool:
-    """Return True if the server has ``/v1/completions``.
+    """Return True if the server has ``/v1/completions``: it refuses an empty request.
 
-    It then refuses an empty request.
-
-    The request asks for no tokens and has no prompt, so nothing is ever generated.
+    The request has no prompt and asks for 0 tokens, so no text is ever generated.
     """
     try:
         status, _, body = await backend.get("/v1/completions", PROBE_TIMEOUT, b'{"max_tokens": 0}')
@@ -164,7 +150,7 @@ async def offers_completions(backend: CompletionsBackend) -> bool:
 
 
 async def _lacks_completions(backend: CompletionsBackend) -> bool:
-    """Return True if a server has a chat interface only, as mlx-omni-server."""
+    """Return True if a server has only a chat interface, as mlx-omni-server."""
     statuses = []
     for path in ("/v1/completions", "/v1/chat/completions"):
         try:
@@ -177,11 +163,10 @@ async def _lacks_completions(backend: CompletionsBackend) -> bool:
 
 
 def match_model(name: str, model_names: Sequence[str], *, loopback: bool) -> str | None:
-    """Return the entry of a server's list that a person's name for a model means.
+    """Return the entry of a server's list for a person's name of a model, or None.
 
-    None if there is none.
-
-    It is the same name, that of the same model, or the only one whose last part is the name.
+    It is the same name, another name of the same model, or the only entry whose last part is the
+    name.
     """
     if name in model_names:
         return name
@@ -200,10 +185,8 @@ def match_model(name: str, model_names: Sequence[str], *, loopback: bool) -> str
 
 
 def folder_here(name: str, *, loopback: bool) -> Path | None:
-    """Return the folder on this machine of a model that a server names.
+    """Return the folder on this machine of a model that a server names, or None.
 
-    None if it is not here.
-
-    A path on another machine says nothing about this one.
+    A path on another machine does not count.
     """
     return find_model(name) if loopback or not is_path(name) else None

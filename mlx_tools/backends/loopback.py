@@ -1,8 +1,8 @@
 """HTTP/1.1 over plain connections to this machine, as a transport of httpx.
 
-httpx's own transport serves every address, proxy and version of HTTP. Here that took half of the
-gateway's time for a request, and a third of it for each token. h11 reads and writes the protocol
-in both.
+httpx's own transport supports all addresses, proxies and versions of HTTP. It took half of the
+gateway's time for a request, and a third of its time for each token. Both use h11 to read and write
+the protocol.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ import h11
 import httpx
 
 MAX_IDLE: Final = 8
-"""Open connections that wait for a request. Some servers spend a thread on each."""
+"""The limit of idle open connections. Some servers need a thread for each."""
 
 MAX_UNREAD: Final = 1 << 18
-"""Bytes that have come and are not read yet. With more, the server waits."""
+"""Bytes that are received before they are read. With more, the server has to wait."""
 
 MAX_HEADS: Final = 64
-"""Heads of requests that are remembered: a server has few paths, and requests to it few headers."""
+"""The limit of remembered request heads: a server has few paths, and few sets of headers."""
 
 MAX_HEAD: Final = 100 << 10
-"""Bytes of a response's head, as in httpcore."""
+"""The limit of a response's head in bytes, as in httpcore."""
 
 
 MAX_EVENTS: Final = 1000
-"""Chunks or heads that are read before others are served: 15 ms. A server may send tiny ones."""
+"""Chunks or heads that are read before other tasks get their turn: 15 ms if they are tiny."""
 
 
 class LoopbackClient(httpx.AsyncClient):
     """A client of servers on this machine: without redirects, cookies and proxies.
 
     Args:
-        timeout: how long connecting may take.
-        keepalive_seconds: how long an unused connection stays open.
+        timeout: seconds to connect.
+        keepalive_seconds: seconds that an unused connection stays open.
     """
 
     def __init__(self, timeout: httpx.Timeout, keepalive_seconds: float) -> None:
         self._loopback = LoopbackTransport(keepalive_seconds)
-        self._requests: dict[tuple[Any, ...], httpx.Request] = {}  # of which further ones are made
+        self._requests: dict[tuple[Any, ...], httpx.Request] = {}  # templates for later requests
         super().__init__(
             transport=self._loopback, timeout=timeout, trust_env=False, follow_redirects=False
         )
@@ -61,7 +61,7 @@ class LoopbackClient(httpx.AsyncClient):
     ) -> httpx.Request:
         """Build a request as `httpx.AsyncClient.build_request` does.
 
-        The head of one with a body is made once for each address and its headers.
+        The head of a request with a body is made once for each address and set of headers.
         """
         if not isinstance(content, bytes) or not isinstance(headers, Mapping) or options:
             return super().build_request(method, url, content=content, headers=headers, **options)
@@ -94,15 +94,15 @@ class LoopbackClient(httpx.AsyncClient):
 
 
 class LoopbackTransport(httpx.AsyncBaseTransport):
-    """Sends requests to servers on this machine. One event loop may use it.
+    """Sends requests to servers on this machine. Only one event loop may use it.
 
     Args:
-        keepalive_seconds: how long an unused connection stays open.
+        keepalive_seconds: seconds that an unused connection stays open.
     """
 
     def __init__(self, keepalive_seconds: float) -> None:
         self._keepalive_seconds = keepalive_seconds
-        self._idle: list[_Connection] = []  # in the order in which they became so
+        self._idle: list[_Connection] = []  # the one that is idle for longest comes first
         self._is_closed = False
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -126,7 +126,7 @@ class LoopbackTransport(httpx.AsyncBaseTransport):
         )
 
     async def aclose(self) -> None:
-        """Close the connections: those that a response uses once it is read."""
+        """Close the connections; one with a response is closed after that is read."""
         self._is_closed = True
         for connection in self._idle:
             connection.close()
@@ -167,7 +167,7 @@ async def _connect(request: httpx.Request) -> _Connection:
     try:
         async with asyncio.timeout(seconds):
             *others, last = await _resolve_host(host, port)
-            for number in others:  # localhost has two, and a server may have either
+            for number in others:  # localhost has two addresses; a server may listen on one only
                 with suppress(OSError):
                     return await _open(address, number)
             return await _open(address, last)
@@ -181,8 +181,8 @@ async def _resolve_host(host: str, port: int) -> list[str]:
     """Return the numeric addresses of a host; a name is looked up in a thread."""
     with suppress(ValueError):
         return [str(ipaddress.ip_address(host))]
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)
-    return [str(place[0]) for *_, place in found]
+    rows = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)
+    return [str(address[0]) for *_, address in rows]
 
 
 async def _open(address: tuple[str, int], host: str) -> _Connection:
@@ -191,7 +191,7 @@ async def _open(address: tuple[str, int], host: str) -> _Connection:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: a request is sent, its response read, then the next."""
+    """One connection, for one request and response after the other."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.address, self.idle_since = address, 0.0
@@ -204,10 +204,10 @@ class _Connection(asyncio.Protocol):
 
     @property
     def unread_bytes(self) -> int:
-        """The bytes that have come and that nobody has read."""
+        """The number of received bytes that nobody has read."""
         return len(self._unread)
 
-    # --- what the event loop tells ---
+    # --- callbacks of the event loop ---
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = transport
@@ -248,7 +248,7 @@ class _Connection(asyncio.Protocol):
     # --- a request and its response ---
 
     async def send(self, request: httpx.Request) -> None:
-        """Send a request. A connection that breaks off meanwhile may have its response."""
+        """Send a request. If the connection breaks meanwhile, the response may be there."""
         stream: Any = request.stream
         body = b"".join([part async for part in stream])
         try:
@@ -260,7 +260,7 @@ class _Connection(asyncio.Protocol):
         except h11.LocalProtocolError as error:
             raise httpx.LocalProtocolError(str(error), request=request) from error
         self._transport.writelines([part for part in parts if part])
-        # A server may refuse a long body by its head, and never read the rest.
+        # A server may refuse a long body when it has read the head, and never read the rest.
         while self._must_wait and not (self._unread or self._is_ended):
             await self._wait()
 
@@ -297,7 +297,7 @@ class _Connection(asyncio.Protocol):
             self._receive(data)
 
     def next_event(self) -> Any:
-        """Return the next event that has come whole, else ``h11.NEED_DATA``."""
+        """Return the next complete event, or ``h11.NEED_DATA``."""
         try:
             return self._http.next_event()
         except h11.RemoteProtocolError as error:
@@ -312,7 +312,7 @@ class _Connection(asyncio.Protocol):
     # --- between two requests ---
 
     def start_next(self) -> bool:
-        """Make ready for another request; return False if the connection takes none."""
+        """Prepare for another request; return False if the connection cannot be reused."""
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
             return False
         if self._transport.get_write_buffer_size():
@@ -324,13 +324,13 @@ class _Connection(asyncio.Protocol):
 
     @property
     def is_quiet(self) -> bool:
-        """True if the connection is open, and nothing came that nobody asked for."""
+        """True if the connection is open, and no unexpected bytes have come."""
         if self._unread or self._is_ended or self._transport.is_closing():
             return False
         number = self._transport.get_extra_info("socket").fileno()
         if number < 0:
             return False
-        # The event loop may not have looked yet: a server that closes shows in the socket first.
+        # Polled, because the event loop may not know yet that the server has closed the connection.
         poll = select.poll()
         poll.register(number, select.POLLIN)
         return not poll.poll(0)
@@ -341,7 +341,7 @@ class _Connection(asyncio.Protocol):
 
 
 class _Body(httpx.AsyncByteStream):
-    """The body of a response, in pieces of all that has come."""
+    """The body of a response. Each piece has all bytes that have come."""
 
     def __init__(self, connection: _Connection, transport: LoopbackTransport) -> None:
         self._connection, self._transport = connection, transport
@@ -350,7 +350,7 @@ class _Body(httpx.AsyncByteStream):
 
     @property
     def unread_bytes(self) -> int:
-        """The bytes of the connection that have come and that nobody has read."""
+        """The number of received bytes of the connection that nobody has read."""
         return self._connection.unread_bytes
 
     def __aiter__(self) -> _Body:
@@ -371,7 +371,7 @@ class _Body(httpx.AsyncByteStream):
             try:
                 event = self._connection.next_event()
             except httpx.TransportError as error:
-                self._error = error  # what came before it counts
+                self._error = error  # raised later: the bytes before it count
                 return b"".join(pieces)
         self._is_over = event is not h11.NEED_DATA
         if not pieces:
@@ -379,7 +379,7 @@ class _Body(httpx.AsyncByteStream):
         return b"".join(pieces)
 
     async def aclose(self) -> None:
-        """Let go of the connection."""
+        """Release the connection."""
         if not self._is_closed:
             self._is_closed = True
             self._transport.release(self._connection)

@@ -1,9 +1,7 @@
-"""Completions by Ollama's own interface.
+"""Completions by Ollama's own interface: its ``/v1/completions`` changes prompts.
 
-Its ``/v1/completions`` wraps a prompt in a template.
-
-`OllamaExchange` asks ``/api/generate`` with ``raw``, which leaves the prompt as it is, and converts
-the answer to the form of ``/v1/completions``.
+It puts a prompt into a template. `OllamaExchange` uses ``/api/generate`` with ``raw``,
+which leaves the prompt unchanged, and converts the answer to the form of ``/v1/completions``.
 """
 
 from __future__ import annotations
@@ -19,13 +17,14 @@ _OPTIONS: Final = (
     *("temperature", "seed", "top_k", "top_p", "min_p", "stop"),
     *("presence_penalty", "frequency_penalty", "repeat_penalty"),
 )
-"""Fields of a request that Ollama has under the same name."""
+"""Fields of a request that have the same name in Ollama's interface."""
 
 FORMAT_TIMEOUT: Final = 5.0
-"""Seconds for Ollama to show a model's template. A choice: it reads it from the disk."""
+"""Seconds to wait for a model's template. A choice: Ollama reads it from the disk."""
 
 _MAX_LINE: Final = 1 << 20
-"""The most bytes of a line. The longest honest line is the last one, with some hundred bytes."""
+"""The limit of a line in bytes. The longest correct line is the last one, with some hundred bytes.
+"""
 
 _FORMATS: Final = (
     ("<|im_start|>", "chatml"),
@@ -34,7 +33,7 @@ _FORMATS: Final = (
     ("[INST]", "mistral"),
     ("<|end|>", "phi"),
 )
-"""Marks in Ollama's templates, which are in Go's language, and the named chat formats they show."""
+"""Marks in Ollama's templates, each with the named chat format that it shows."""
 
 
 class JsonServer(Protocol):
@@ -46,7 +45,7 @@ class JsonServer(Protocol):
 
 
 class OllamaExchange(Exchange):
-    """Sends completion requests to Ollama's own interface; chats go the usual way."""
+    """Sends completion requests to Ollama's own interface, and chats to OpenAI's."""
 
     def target(self, body: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
         """Return the path and the body of a request for Ollama."""
@@ -67,11 +66,11 @@ class OllamaExchange(Exchange):
 
 
 async def _as_events(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield an event for each line, and the end of a stream of events."""
+    """Yield an event for each line, then the event that ends a stream."""
     open_line, is_thinking = b"", False
     async for piece in stream:
         *lines, open_line = (open_line + piece).split(b"\n")
-        # A peer that sends no line end must not fill the memory.
+        # A server that never sends a line end must not fill the memory.
         if len(open_line) > _MAX_LINE:
             break
         for line in lines:
@@ -89,11 +88,10 @@ def _event(line: bytes, thinks: bool) -> tuple[bytes, bool]:
         return b"", thinks
     value = json_object(line)
     if "response" not in value:
-        return b"data: " + line + b"\n\n", thinks  # an error, or no answer of Ollama's
+        return b"data: " + line + b"\n\n", thinks  # an error, or another server's answer
     text, thought = str(value["response"] or ""), str(value.get("thinking") or "")
     if thought:
-        # Ollama sends thoughts in a field of their own; the protocol reads them between these
-        # marks.
+        # Ollama sends thoughts in a separate field; the protocol reads them between these marks.
         thought = thought if thinks else f"<think>{thought}"
     if thinks and text:
         text = f"</think>{text}"
@@ -107,7 +105,7 @@ def _event(line: bytes, thinks: bool) -> tuple[bytes, bool]:
     return f"data: {json.dumps(answer)}\n\n".encode(), open_thought
 
 
-# --- what Ollama says of itself -------------------------------------------------------------------
+# --- queries about Ollama and its models ----------------------------------------------------------
 
 
 async def is_ollama(server: JsonServer, timeout: float) -> bool:
@@ -129,10 +127,7 @@ async def loaded_models(server: JsonServer, timeout: float) -> dict[str, int | N
 
 
 async def format_name(server: JsonServer, model: str, timeout: float) -> str | None:
-    """Return the name of the chat format that an Ollama model's template shows.
-
-    None if unknown.
-    """
+    """Return the name of the chat format of an Ollama model, None if unknown."""
     content = json.dumps({"model": model}).encode()
     details = await server.get_object("/api/show", timeout, content)
     template = str(details.get("template") or "")

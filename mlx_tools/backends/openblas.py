@@ -1,8 +1,7 @@
-"""OpenBLAS for MLX's Linux build.
+"""OpenBLAS for MLX on Linux.
 
-With it a prompt is read about ten times as fast.
-
-That build links a reference BLAS. macOS has its own fast one.
+MLX's Linux build uses a slow reference BLAS; with OpenBLAS it reads prompts about ten times as
+fast. macOS has a fast BLAS itself.
 """
 
 from __future__ import annotations
@@ -15,10 +14,7 @@ from mlx_tools.process import clean
 
 
 def find_openblas(platform: str = sys.platform) -> str | None:
-    """Return OpenBLAS as the loader finds it.
-
-    None if it is not installed, or this is not Linux.
-    """
+    """Return the name or path of OpenBLAS, None if absent or not on Linux."""
     if not platform.startswith("linux"):
         return None
     import ctypes.util
@@ -30,7 +26,7 @@ def find_openblas(platform: str = sys.platform) -> str | None:
 
 
 def slow_without(library: str | None) -> str:
-    """Return a line for a person if MLX needs OpenBLAS and has none, else nothing."""
+    """Return a line for a person if OpenBLAS is missing on Linux, otherwise empty."""
     if library is not None or not sys.platform.startswith("linux"):
         return ""
     return (
@@ -42,17 +38,17 @@ def slow_without(library: str | None) -> str:
 def load_openblas(find: Callable[[], str | None]) -> str:
     """Load OpenBLAS into this process, before MLX is imported.
 
-    A library whose names are global in the process before MLX is loaded comes first when MLX looks
-    for them, as with ``LD_PRELOAD``. NumPy's own build has another name, and cannot be used.
+    It is loaded with global names, so that MLX finds its functions first, as with ``LD_PRELOAD``.
+    NumPy's own OpenBLAS has other names, and cannot be used.
 
     Returns:
-        A line for a person if this is not possible, else nothing.
+        A line for a person if it cannot be loaded, otherwise an empty text.
     """
     try:
         if "/libopenblas" in Path("/proc/self/maps").read_text(encoding="utf-8"):
             return ""
     except OSError:
-        pass  # no Linux: there is no such file
+        pass  # not Linux: the file does not exist
     library = find()
     if library is None:
         return slow_without(library)

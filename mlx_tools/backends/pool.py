@@ -1,4 +1,4 @@
-"""Several servers as one backend: an ordered list, asked from the top."""
+"""Several servers as one backend: an ordered list, asked from the beginning."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mlx_tools.backends.deadlines import MORE_TIME_HINT, Clock, Retry, now
 from mlx_tools.backends.inspection import (
     CALL_MARKERS,
     SelectedBackend,
+    guess_running_model,
     inspect_server,
-    which_runs,
 )
 from mlx_tools.backends.interface import BackendTraits, Chunk, CompletionRequest
 from mlx_tools.backends.local_servers import PROBE_TIMEOUT, match_model
@@ -44,43 +44,43 @@ if TYPE_CHECKING:
     import anyio
 
 PAUSE: Final = 1.0
-"""Seconds before a server that is out is checked again, for the first time.
+"""Seconds before the first check of a server that is down.
 
-A choice: short enough for a restart, long enough not to ask a dead server with every request.
+A choice: short enough to notice a restart soon, but a dead server is not asked for each request.
 """
 MAX_PAUSE: Final = 60.0
-"""The most seconds between two checks; each pause is twice the one before."""
+"""The limit in seconds between two checks; each pause is twice the one before."""
 
 FAILURES: Final = 3
-"""Failures in a row after which a server is out though it can be reached.
+"""Failures in a row after which a server counts as down although it can be reached.
 
-A choice: one or two may be due to the request, or to a moment of load.
+A choice: one or two failures may come from the request, or from a moment of load.
 """
 
 KEY_CHARS: Final = 4096
-"""Characters of a prompt that identify its conversation if nothing else does."""
+"""Characters of a prompt that identify its conversation if the request has no key."""
 
 _PASSED_ON: Final = (BackendUnreachable, BackendDead, BackendBroken, ServerFailed, TryAnotherServer)
 """Errors after which another server is asked.
 
-A request that took all of its time is not asked again, and other servers would refuse what one
-refuses.
+After a timeout no time is left. And if one server refuses a request, the others would refuse it,
+too.
 """
 
 _PASSING: Final = (ConnectionDropped, ServerFailed)
-"""Errors after which the same request may succeed, at the same server too."""
+"""Errors after which the same request may succeed, even at the same server."""
 
 
 @dataclass(slots=True)
 class Upstream:
-    """A server of a pool, and whether it is worth asking."""
+    """A server of a pool, and its state."""
 
     backend: CompletionsBackend
     clock: Clock = now
     problem: str = ""
-    """The reason why it is out, or empty. It is not asked until a check shows that it is well."""
+    """The reason why it is down, or empty. It is not asked until a check succeeds."""
     elsewhere: bool = False
-    """True if it is well but serves other models than the pool's."""
+    """True if it works but serves other models than the pool's."""
     checking: anyio.Event | None = None
     """Set while a request checks the server; other requests wait for it."""
     _failures: int = 0
@@ -93,19 +93,19 @@ class Upstream:
 
     @property
     def is_due(self) -> bool:
-        """True unless the server is out and its pause is not over."""
+        """True if the server is not down, or if its pause is over."""
         return not self.problem or self.clock() >= self._retry_at
 
     def succeed(self) -> None:
-        """Record a success: the server is not out."""
+        """Record a success: the server is not down."""
         self.problem, self.elsewhere, self._failures, self._pause = "", False, 0, PAUSE
 
     def fail(self, problem: str, *, at_once: bool = True) -> None:
-        """Record a failure; the server is then out, at once or after some failures.
+        """Record a failure; the server is then down, at once or after `FAILURES`.
 
-        Each failed check doubles the pause, whatever other requests were under way there.
+        Each failed check doubles the pause.
         """
-        # Failures of requests that were under way when it went out must not lengthen its pause.
+        # Other requests that failed at the same time must not double the pause once more.
         if not self.is_due:
             return
         self._failures += 1
@@ -117,7 +117,7 @@ class Upstream:
     def note(self, error: BackendError) -> None:
         """Count an error against the server.
 
-        It does not count if the request is at fault or the server is busy.
+        It does not count if the server refused the request or is busy.
         """
         if not isinstance(error, BackendRefused) or isinstance(error, ServerFailed):
             at_once = isinstance(error, BackendUnreachable | BackendDead)
@@ -127,24 +127,23 @@ class Upstream:
 class UpstreamPool:
     """The servers of one model, as one backend.
 
-    The servers are an ordered list, and a request is passed down it. It goes to the first server
-    that is not out. If that fails before anything of its answer has come, the next one is asked.
-    Servers that are out come last, and each is checked first. If the last one fails in passing, the
-    list is gone through again, as ``retry`` says.
+    A request goes to the first server of an ordered list that is not down. If that server fails
+    before any part of its answer has come, the next one is asked. Servers that are down come last,
+    and each is checked before it is asked. If the last error may pass, all servers are tried again,
+    as ``retry`` says.
 
-    With ``spread`` the conversation decides the order of the servers (rendezvous hashing). So every
-    request of a conversation goes to the server that has its beginning in its cache, from whichever
-    process it comes. If a server is out, only its own conversations move to another one.
+    With ``spread`` the conversation decides the order of the servers (rendezvous hashing). So all
+    requests of a conversation, also from several processes, go to the server that has their
+    beginning in its cache. If a server is down, only its own conversations move to another one.
 
-    Anything else that is asked of the pool (its health, its abilities) is answered by the server
-    that would be asked first.
+    All other methods and attributes are those of the server that would be asked first.
 
     Args:
         upstreams: the servers that serve the model.
-        model: the name by which they know it, None if unknown.
-        other_upstreams: servers that serve other models only.
-        spread: True to spread conversations over the servers, False to prefer the first one.
-        retry: how often all of them are asked again.
+        model: the model's name at these servers, None if unknown.
+        other_upstreams: servers that serve only other models.
+        spread: True to spread conversations over the servers, False to prefer the first server.
+        retry: the number of retries with all servers, and the pauses before them.
     """
 
     kind: Literal["completions"] = "completions"
@@ -172,7 +171,7 @@ class UpstreamPool:
 
     @property
     def current(self) -> CompletionsBackend:
-        """The first server that is not out; the first of all if all are out."""
+        """The first server that is not down; the first of all if all are down."""
         ready = (upstream for upstream in self.upstreams if not upstream.problem)
         return next(ready, self.upstreams[0]).backend
 
@@ -185,10 +184,7 @@ class UpstreamPool:
 
     @property
     def forbidden_tokens(self) -> tuple[int, ...]:
-        """Ids of tokens that the model shall not write.
-
-        Setting them sets those of every server.
-        """
+        """Ids of tokens that the model must not write; set for all servers at once."""
         return self.current.forbidden_tokens
 
     @forbidden_tokens.setter
@@ -198,19 +194,19 @@ class UpstreamPool:
             upstream.backend.forbidden_tokens = tuple(ids)
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk, None]:
-        """Complete by the first server of this request's order; if it fails, by the next.
+        """Complete with the first server of this request's order; if it fails, the next.
 
         Raises:
             UsageError: the request cannot be sent.
-            BackendError: the error of the server asked last, or `BackendUnreachable` if none can be
-                asked.
+            BackendError: the error of the last server, or `BackendUnreachable` if all servers are
+                down.
         """
         end = self._retry.clock() + request.timeout
         problem: BackendError | None = None
         for tries in range(self._retry.times + 1):
             async with aclosing(self._candidates(request)) as candidates:
                 async for upstream in candidates:
-                    # All servers together must keep the timeout: each gets what is left of it.
+                    # The timeout is for all servers together: each gets the remaining time.
                     seconds_left = end - self._retry.clock()
                     if seconds_left <= 0:
                         message = f"no server began to answer within {request.timeout:g} s"
@@ -227,11 +223,12 @@ class UpstreamPool:
                         return
                     except BackendError as error:
                         upstream.note(error)
-                        # After text was yielded no other server can take over: its text differs.
+                        # After text was yielded no other server can continue: its text may differ.
                         if has_begun or not isinstance(error, _PASSED_ON):
                             raise
                         problem = error
-            delay = self._retry.delay(tries)
+            # The last error decides whether another round may help.
+            delay = self._retry.find_delay(tries)
             is_over = tries == self._retry.times or self._retry.clock() + delay >= end
             if is_over or not isinstance(problem, _PASSING):
                 break
@@ -239,27 +236,27 @@ class UpstreamPool:
         raise problem or make_unreachable_error(self.upstreams)
 
     async def _candidates(self, request: CompletionRequest) -> AsyncGenerator[Upstream, None]:
-        """Yield the servers to ask, one after the other: first those that are well.
+        """Yield the servers to ask, in turn; those that are down come last.
 
-        Those that are out come last, and only if a check finds them well.
+        A server that is down is yielded only if a check succeeds.
         """
-        out: list[Upstream] = []
+        down: list[Upstream] = []
         for upstream in self.order(request):
-            # Its pause is over: it may be well again, and have this conversation in its cache.
+            # Its pause is over: it may work again, and have this conversation in its cache.
             if upstream.problem and upstream.is_due and upstream.checking is None:
-                await self._look_again(upstream)
+                await self._check_again(upstream)
             if upstream.problem:
-                out.append(upstream)
+                down.append(upstream)
             else:
                 yield upstream
-        for upstream in out:
-            if upstream.problem:  # else another request has found it well meanwhile
-                await self._look_again(upstream)
+        for upstream in down:
+            if upstream.problem:  # otherwise another request's check has succeeded meanwhile
+                await self._check_again(upstream)
             if not upstream.problem:
                 yield upstream
 
     async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
-        """Return the models of all the servers, each once."""
+        """Return the models of all servers, each model once."""
         from asyncio import gather
 
         upstreams = (*self.upstreams, *self.other_upstreams)
@@ -273,13 +270,13 @@ class UpstreamPool:
         for upstream in (*self.upstreams, *self.other_upstreams):
             await upstream.backend.aclose()
 
-    # --- who is asked -------------------------------------------------------------------------
+    # --- the order of the servers -------------------------------------------------------------
 
     def order(self, request: CompletionRequest) -> list[Upstream]:
         """Return the servers in the order in which this request tries them."""
         if not self._spread:
             return [*self.upstreams]
-        # The key must be the same in every process, so it is made of the request and nothing else.
+        # Made of the request alone, because the key must be the same in every process.
         key = (request.conversation or request.prompt[:KEY_CHARS]).encode("utf-8", "replace")
 
         def weight(upstream: Upstream) -> bytes:
@@ -287,14 +284,13 @@ class UpstreamPool:
 
         return sorted(self.upstreams, key=weight, reverse=True)
 
-    async def _look_again(self, upstream: Upstream) -> None:
-        """Check whether a server is well again.
+    async def _check_again(self, upstream: Upstream) -> None:
+        """Check whether a server works again.
 
-        One request does it; all others wait for its result.
+        If several requests need this at once, one of them checks, and the others wait.
         """
         import anyio
 
-        # Many requests may find the server out at once: one probe is enough for all of them.
         if upstream.checking is not None:
             await upstream.checking.wait()
             return
@@ -311,10 +307,10 @@ class UpstreamPool:
             done.set()
 
     async def _check(self, upstream: Upstream) -> None:
-        """Find out whether a server is well and has the model.
+        """Check whether a server works and has the model; record the result.
 
         Raises:
-            MlxToolsError: the server does not say it.
+            MlxToolsError: the check itself failed.
         """
         backend = upstream.backend
         health = await backend.health(PROBE_TIMEOUT)
@@ -331,23 +327,23 @@ class UpstreamPool:
 
 
 def make_unreachable_error(upstreams: Sequence[Upstream]) -> BackendUnreachable:
-    """Return the error for servers of which none can be asked."""
+    """Return the error for a pool whose servers are all down."""
     problems = "; ".join(upstream.problem for upstream in upstreams)
     message = f"none of {len(upstreams)} servers can be asked: {problems}"
     return BackendUnreachable(message, hint=START_HINT)
 
 
-# --- which servers serve a model ----------------------------------------------------------------
+# --- choosing the servers -----------------------------------------------------------------------
 
 
 async def serves(backend: CompletionsBackend, name: str, health: Health) -> bool:
-    """Return True if a server has the model called ``name``.
+    """Return True if a server serves the model ``name``.
 
-    A server that lists nothing counts as having it. mlx-lm's server must run it, if it says which
-    one it runs.
+    A server without a list counts as serving it. With mlx-lm's server it must be the running model,
+    if that is known.
     """
     listed, loopback = await backend.models(PROBE_TIMEOUT), backend.address.loopback
-    running, _ = which_runs(listed, mlx_lm=health.is_mlx_lm)
+    running, _ = guess_running_model(listed, mlx_lm=health.is_mlx_lm)
     names = (running,) if health.is_mlx_lm and running is not None else listed
     return not listed or match_model(name, names, loopback=loopback) is not None
 
@@ -362,12 +358,13 @@ async def choose_pool(
 ) -> SelectedBackend:
     """Return the servers at ``urls`` that serve ``model`` as one backend.
 
-    Without a model it is the model of the first server that answers. Servers that do not answer
-    belong to the pool too, and are asked once they do, if they serve the model.
+    If ``model`` is None, it is the model of the first server that answers. Servers that do not
+    answer are part of the pool, too, and are checked later.
 
     Raises:
         BackendUnreachable: no server answers.
-        UsageError: none that answers serves the model, or one is no completions server.
+        UsageError: no server that answers serves the model, or an address is not that of a
+            completions server.
     """
     from asyncio import gather
 
@@ -375,7 +372,8 @@ async def choose_pool(
     for url in urls:
         if parse_address(url).interface:
             raise UsageError(
-                f"{url} is no completions server", hint="name it alone, or none but such servers"
+                f"{url} is no completions server",
+                hint="name it alone, or name completions servers only",
             )
         # The pool repeats a request itself, at another server first.
         upstreams.append(Upstream(CompletionsBackend(url, api_key=api_key, retry=Retry(times=0))))

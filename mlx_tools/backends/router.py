@@ -1,7 +1,4 @@
-"""The way a model is asked: route, chat format, style, strategy, context.
-
-Route, chat format, style, strategy and the size of its context.
-"""
+"""The way in which a model is asked: route, chat format, style, strategy, context."""
 
 from __future__ import annotations
 
@@ -46,14 +43,14 @@ if TYPE_CHECKING:
 
 @contextmanager
 def limit_discovery(seconds: float, option: str = "--timeout") -> Iterator[None]:
-    """Limit the time for questions to a server before the first completion.
+    """Limit the time of requests before the first completion, within the block.
 
     Args:
         seconds: the limit.
         option: the option that allows more time, for the message.
 
     Raises:
-        BackendTimeout: they took longer.
+        BackendTimeout: the block took longer.
     """
     import anyio
 
@@ -70,12 +67,13 @@ def limit_discovery(seconds: float, option: str = "--timeout") -> Iterator[None]
 
 
 class FormatChoice(Struct, frozen=True):
-    """A chat format, and its source in a few words."""
+    """A chat format, and the reason for it."""
 
     chat_format: ChatFormat
     source: str
+    """The source of the format, in a few words."""
     doubt: str = ""
-    """One line for a person if the format is a mere guess, else empty."""
+    """One line for a person if the format is only a guess, otherwise empty."""
 
     @property
     def is_named(self) -> bool:
@@ -91,12 +89,12 @@ def find_chat_format(
 ) -> FormatChoice:
     """Return the chat format to use.
 
-    Control tokens that the model's files name are neutralised with any format.
+    With any format, control tokens in the model's files are neutralised.
 
     Args:
         requested_format: the name of a format, or ``auto``: the model's own template if its files
-            are on this machine, else a guess by its name.
-        files: the model's files, None if they are not here.
+            are on this machine, otherwise a guess by its name.
+        files: the model's files, None if they are not on this machine.
         model: the model's name, None if unknown.
 
     Raises:
@@ -131,8 +129,8 @@ def find_chat_format(
             )
     if files is not None:
         tokens = (*chat_format.control_tokens, *files.special_tokens, *files.end_tokens)
-        # The files know control tokens that a named format does not; none of them may reach the
-        # prompt from a tool's output.
+        # The model may have more control tokens than the named format. A tool's output must not put
+        # any of them into the prompt.
         chat_format = replace(
             chat_format,
             control_tokens=tuple(dict.fromkeys(filter(None, tokens))),
@@ -146,8 +144,8 @@ async def find_served_format(
 ) -> FormatChoice:
     """Return the chat format of the model behind ``backend``; see `find_chat_format`.
 
-    If nothing names the model, mlx-lm's server is asked in a few short requests which format its
-    own chat endpoint writes.
+    If the model is unknown, the format of mlx-lm's server is found by a few short requests to its
+    chat endpoint.
     """
     server: Any = backend
     if (
@@ -177,18 +175,13 @@ async def find_served_format(
 
 
 def find_model_name(backend: Backend) -> str | None:
-    """Return the name of the model behind ``backend``.
-
-    None if the backend does not say it.
-    """
+    """Return the name of the model behind ``backend``, None if unknown."""
     model = read_attribute(backend, "model")
     return model if isinstance(model, str) else None
 
 
 def find_model_folder(backend: Backend, model: str | None = None) -> Path | None:
-    """Return the folder of the model behind ``backend``.
-
-    None if it is not on this machine.
+    """Return the folder of the model behind ``backend``, None if not on this machine.
 
     Args:
         backend: the backend.
@@ -201,7 +194,7 @@ def find_model_folder(backend: Backend, model: str | None = None) -> Path | None
     address = read_attribute(backend, "address")
     is_remote = isinstance(address, Address) and not address.loopback
     if not isinstance(name, str) or (is_remote and Path(name).is_absolute()):
-        return None  # a path on another machine says nothing about this one
+        return None  # the path is on another machine
     from mlx_tools.backends.models.listing import find_model
 
     return find_model(name)
@@ -210,7 +203,8 @@ def find_model_folder(backend: Backend, model: str | None = None) -> Path | None
 async def find_context_size(backend: Backend, model: str | None = None) -> int | None:
     """Return the size of the model's context in tokens, None if unknown.
 
-    The backend's ``context`` says it (a number or a function), else the model's files.
+    It is read from the backend's ``context`` (a number or a function), otherwise from the model's
+    files.
 
     Args:
         backend: the backend.
@@ -218,7 +212,7 @@ async def find_context_size(backend: Backend, model: str | None = None) -> int |
 
     Raises:
         BackendBroken: ``context`` failed.
-        UsageError: ``context`` is no number of tokens.
+        UsageError: ``context`` is not a number of tokens.
     """
     size = await _declared_context(backend)
     if size is not None:
@@ -230,20 +224,17 @@ async def find_context_size(backend: Backend, model: str | None = None) -> int |
         folder = find_model_folder(backend, model)
         return None if folder is None else read_context(folder)
     except (BackendError, ModelError, UsageError):
-        return None  # the run's own request will show the failure
+        return None  # the run's own request will raise it again
 
 
 async def _declared_context(backend: Backend) -> int | None:
-    """Return the size of the context that the backend itself says.
-
-    None if it says none.
-    """
+    """Return the size of the context by the backend's ``context``, None if unknown."""
     try:
         size = getattr(backend, "context", None)
         size = size() if callable(size) else size
         size = await size if inspect.isawaitable(size) else size
     except BackendError:
-        return None  # the run's own request will show the failure
+        return None  # the run's own request will raise it again
     except Exception as error:
         raise_mapped(error, f"context of the backend {type(backend).__name__}")
     if size is None:
@@ -267,18 +258,18 @@ class Route(Struct, frozen=True, kw_only=True):
     """
     reason: str
     completes: bool = True
-    """The server completes text too, so calls that do not fit are mended by a prompt."""
+    """True if the server also completes text, so that invalid calls can be mended by a prompt."""
     obeys: bool = False
-    """The server obeys a tool choice."""
+    """True if the server obeys a tool choice."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the route as the session's header has it."""
+        """Return the route for the header of a session."""
         fields: dict[str, Any] = {"path": self.path, "reason": self.reason}
         return fields if self.path == "prompted" else to_builtins(self)
 
 
 def find_servers(backend: Backend) -> tuple[tuple[str, Backend], ...]:
-    """Return the servers behind a backend, each with a name that stays the same.
+    """Return the servers behind a backend, each with a stable name.
 
     There are none if the model runs in this process.
     """
@@ -310,11 +301,16 @@ async def find_route(
     prompts: bool = True,
     store: VerdictStore | None = None,
 ) -> Route:
-    """Return how the model behind ``backend`` is asked.
+    """Return the route to the model behind ``backend``.
 
-    A wanted route holds. ``auto`` is native only if that was tried with this server and model
-    (`mlx_tools.backends.capabilities`), else prompted. ``model`` is the model's identity,
-    ``template`` its chat template, None if unknown. Without ``prompts`` no model may be prompted.
+    Args:
+        backend: the model's backend.
+        choice: the wanted route. ``auto`` is native only if that was tested with this server and
+            model (`mlx_tools.backends.capabilities`); otherwise it is prompted.
+        model: the model's identity, None if unknown.
+        template: the model's chat template, None if unknown.
+        prompts: False if no model may be prompted.
+        store: the verdicts; by default those of the state folder.
 
     Raises:
         UsageError: the wanted route does not exist.
@@ -360,8 +356,8 @@ async def find_route(
         from mlx_tools.backends.capabilities import completes_text
 
         return Route(path="native", reason="as asked", completes=await completes_text(backend))
-    # A model that was never tried is prompted, whatever its template says: its server may have no
-    # parser for the calls, and drop them.
+    # A model that was never tested is prompted, even if its template has tools: its server may have
+    # no parser for the calls, and drop them.
     reason = "its server's own calling was not tried (mlx-tools doctor does)"
     if model is None:
         reason = "nothing tells which model it is, so what a trial finds could not be known again"
@@ -375,13 +371,10 @@ async def find_route(
 def _find_native(
     store: VerdictStore, servers: Sequence[str], model: str | None
 ) -> NativeVerdict | None:
-    """Return the native verdict that holds for all the servers.
-
-    None if one was not tried.
-    """
+    """Return one native verdict for all the servers, None if a server was not tested."""
     verdicts = [store.native(server, model) for server in servers] if model is not None else []
     tried = [verdict for verdict in verdicts if verdict is not None]
-    # A pool is native only if every server was tried: any of them may get the request.
+    # For a pool every server must have been tested, because any of them may get a request.
     if not tried or len(tried) < len(verdicts):
         return None
     return replace(
@@ -392,15 +385,15 @@ def _find_native(
 
 
 def tells_of_tools(template: str) -> bool:
-    """Return True if a chat template shows the model which tools there are."""
+    """Return True if a chat template shows tools to the model."""
     return "tools" in template
 
 
-# --- how it is spoken to -----------------------------------------------------------------------
+# --- style, strategy, chat format and context ---------------------------------------------------
 
 
 class PromptPreferences(Protocol):
-    """A caller's wishes for how a model is asked: a part of `RunSettings`."""
+    """A caller's preferences for the way a model is asked: a part of `RunSettings`."""
 
     @property
     def style(self) -> StyleChoice: ...
@@ -419,22 +412,21 @@ class PromptPreferences(Protocol):
 
 
 class ModelSetup(Struct, frozen=True):
-    """The way a model is asked: style and strategy, chat format, context.
-
-    Style and strategy, its chat format, and the size of its context.
-    """
+    """The way in which a model is asked."""
 
     decided: PromptChoice
+    """The style and the strategy."""
     chat_format: ChatFormat
     context: int | None
-    """In tokens, None if unknown."""
+    """The size of the context in tokens, None if unknown."""
 
 
 async def find_setup(backend: Backend, wishes: PromptPreferences) -> ModelSetup:
-    """Return how the model behind ``backend`` is asked.
+    """Return the way in which the model behind ``backend`` is asked.
 
-    For ``auto`` the verdict on the model decides. Its files or its server say the rest. If the
-    wishes have a chat format, a server is asked for the size of the context only.
+    For ``auto`` the verdict on the model decides about style and strategy. Chat format and context
+    come from the model's files or its server. If the preferences have a chat format, a server is
+    asked only for the size of the context.
 
     Raises:
         BackendUnreachable: a server that has to be asked does not answer.
@@ -453,8 +445,8 @@ async def find_setup(backend: Backend, wishes: PromptPreferences) -> ModelSetup:
     style = DEFAULT_STYLE if wishes.route.get("path") == "native" else wishes.style
     if verdict_choice is None:
         verdict_choice = find_verdict(_identity(backend, wishes.model or name, files))
-    # Whether the backend takes grammars costs requests: it is asked only if it would change the
-    # choice.
+    # The server is asked whether it takes grammars only if that changes the choice, because it
+    # costs requests.
     constrained, unconstrained = (
         decide(style, wishes.strategy, verdict_choice, grammars=has_grammar)
         for has_grammar in (True, False)
@@ -470,7 +462,7 @@ async def find_setup(backend: Backend, wishes: PromptPreferences) -> ModelSetup:
         chat_format = (await find_served_format(backend, files=files, model=name)).chat_format
     elif chat_format is None:
         chat_format = find_chat_format(model=name).chat_format
-    return ModelSetup(_speakable(decided, chat_format, wishes.style), chat_format, context)
+    return ModelSetup(_check_style(decided, chat_format, wishes.style), chat_format, context)
 
 
 async def _inspect(backend: Any) -> SelectedBackend:
@@ -480,10 +472,7 @@ async def _inspect(backend: Any) -> SelectedBackend:
 
 
 def _identity(backend: Backend, name: str | None, files: ModelFiles | None) -> str | None:
-    """Return the identity of the model behind a backend.
-
-    By its files if they are here, else its name.
-    """
+    """Return the identity of a backend's model, by its files or else by its name."""
     traits = read_traits(backend)
     if name is None or not (traits.asks_server or traits.own_model):
         return name
@@ -494,11 +483,13 @@ def _identity(backend: Backend, name: str | None, files: ModelFiles | None) -> s
     )
 
 
-def _speakable(decided: PromptChoice, chat_format: ChatFormat, wished: StyleChoice) -> PromptChoice:
+def _check_style(
+    decided: PromptChoice, chat_format: ChatFormat, wished: StyleChoice
+) -> PromptChoice:
     """Return the choice for a model with this chat format.
 
-    The style ``native`` needs a template that shows tools in a form that can be learnt. If it
-    cannot, ``auto`` falls back to the default style.
+    The style ``native`` needs a template that shows tools in a known form. Without one, ``auto``
+    becomes the default style.
 
     Raises:
         UsageError: the style was named, and does not work with this model.
@@ -510,22 +501,19 @@ def _speakable(decided: PromptChoice, chat_format: ChatFormat, wished: StyleChoi
         return replace(decided, style=DEFAULT_STYLE, reasons=reasons)
     if chat_format.tools is None:
         raise UsageError(
-            f"the style native is not to be had for this model: {chat_format.toolless}",
+            f"the style native does not work with this model: {chat_format.toolless}",
             hint="use --style jsonl, markdown-json or xml",
         )
     if decided.strategy == "grammar":
         raise UsageError(
-            "in the style native no grammar can be given, since its marks are special tokens",
+            "the style native has no grammar, because its marks are special tokens",
             hint="use --strategy auto, guided or free",
         )
     return decided
 
 
 async def takes_grammar(backend: Any) -> bool:
-    """Return True if the backend can hold its model to a grammar.
-
-    A server is asked in short requests.
-    """
+    """Return True if the backend takes grammars; ask a server by short requests."""
     traits = read_traits(backend)
     if not traits.asks_server:
         return traits.takes_grammar
@@ -534,4 +522,4 @@ async def takes_grammar(backend: Any) -> bool:
     try:
         return await obeys_grammar(backend) is not None
     except BackendError:
-        return False  # the run's own request will show the failure
+        return False  # the run's own request will raise it again

@@ -1,8 +1,8 @@
 """The model that mlx-lm's server runs, found by measurement.
 
 The server lists every model of the Hugging Face cache, and does not say which one it runs. Three
-things show it: the ``--model`` of the process that listens, the number of tokens that the server
-counts in a text, and the number in a conversation that its own chat template writes.
+things show it: the ``--model`` of the server's process, the server's token count of a text, and its
+token count of a conversation in its own chat template.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from mlx_tools.backends.models.listing import find_model, list_models
 from mlx_tools.errors import BackendError, ChatFormatError, ModelError, UsageError
 
 Pick = Callable[[str, Sequence[str]], Awaitable[str | None]]
-"""Asks a person to choose one of some answers; returns None if the person does not know."""
+"""Asks a person a question with given answers; returns None if the person does not know."""
 
 _TEXT: Final = (
     "In 1789 the naïve owner of a café paid 3,141.59 € for 北京烤鸭 and said: Привет, "
     "antidisestablishmentarianism!\n\tdef f(x):\n        return  x**2 != 0xFF\n"
 )
-"""Words, digits, spaces, marks and scripts that tokenizers split differently."""
+"""A text with words, digits, spaces, marks and scripts that tokenizers split differently."""
 
 _BASE: Final = 6
-"""The base in which each control token's number is counted out.
+"""The base of the numbers of control tokens.
 
-Each of up to 36 control tokens is repeated in two texts, by one digit of its number (and once more)
-in each. So the two counts together belong to one token only.
+Up to 36 control tokens have a number of two digits. Two texts repeat each token, once more than its
+first or its second digit. So the two counts together belong to one token only.
 """
 
 _MAX_SINGLE: Final = 8
-"""Control tokens that are tried one by one if no tokenizer can be loaded: one request each."""
+"""Control tokens that are tried one by one if no tokenizer can be loaded. Each takes a request."""
 
 _TIMEOUT: Final = 30.0
 """Seconds for a request. A choice: the server may answer other clients first."""
@@ -59,19 +59,16 @@ _CONVERSATIONS: Final = (
 
 
 class RunningModel(Struct, frozen=True, kw_only=True):
-    """The model that a server runs.
-
-    Attributes:
-        name: its name, None if it is not known.
-        files: the files of a model with the same chat template. None if they are not here.
-        alike: the models that it may be, if their chat templates are the same.
-        doubt: one line for a person, empty if there is nothing to say.
-    """
+    """The model that a server runs."""
 
     name: str | None = None
+    """The model's name, None if unknown."""
     files: ModelFiles | None = None
+    """The files of a model with the same chat template, None if not on this machine."""
     alike: tuple[str, ...] = ()
+    """The possible models, if they have the same chat template."""
     doubt: str = ""
+    """One line for a person if the model is in doubt, otherwise empty."""
 
 
 async def find_running_model(
@@ -81,16 +78,16 @@ async def find_running_model(
     pick: Pick | None = None,
     command_on: Callable[[int], str | None] = listening_command,
 ) -> RunningModel:
-    """Find out which of the models that mlx-lm's server lists is the one in use.
+    """Find the model in use among those that mlx-lm's server lists.
 
     Args:
         backend: the server.
         model_names: the models that it lists.
-        pick: asks a person, where the models that it may be have different chat templates.
+        pick: asks a person, if the possible models have different chat templates.
         command_on: returns the command line of the program that listens on a port.
 
     Raises:
-        UsageError: nothing tells which model it is, and nobody can be asked.
+        UsageError: the model cannot be found out, and nobody can be asked.
     """
     started = await find_started_model(backend.address, model_names, command_on=command_on)
     if started is not None:
@@ -109,10 +106,10 @@ async def find_running_model(
 
 
 def _candidates(model_names: Sequence[str], *, is_local: bool) -> dict[str, ModelFiles]:
-    """Return the models that it can be, with their files.
+    """Return the possible models, with their files.
 
-    On this machine these are all the models in the cache, since the server does not list one
-    without an index of its weights.
+    For a server on this machine these are all models in the cache, because the server does not list
+    models without an index of their weights.
     """
     folders = {name: find_model(name) for name in model_names}
     if is_local and model_names:
@@ -125,15 +122,12 @@ def _candidates(model_names: Sequence[str], *, is_local: bool) -> dict[str, Mode
             if folder is not None:
                 candidates[name] = read_model_files(folder, name)
         except ModelError:
-            continue  # if it is this model, the run reports the error
+            continue  # if the server runs this model, the run reports the error
     return candidates
 
 
 def _unmeasured(model_names: Sequence[str]) -> RunningModel:
-    """Return what the list alone shows.
-
-    It is used if no chat template is known that could be confused with another.
-    """
+    """Return the model by the list alone, if no chat template is known."""
     if len(model_names) < 2:
         return RunningModel(name=model_names[0] if model_names else None)
     return RunningModel(
@@ -152,10 +146,7 @@ async def _settle(
     unknown: Sequence[str],
     pick: Pick | None,
 ) -> RunningModel:
-    """Return the model if one is left, or a person picks one.
-
-    Else the chat template that they share.
-    """
+    """Return the only possible model, a common chat template, or a person's choice."""
     names = tuple(sorted(matching))
     if len(names) == 1 and not unknown:
         return RunningModel(name=names[0], files=matching[names[0]])
@@ -173,23 +164,20 @@ async def _settle(
     )
 
 
-# --- by how it counts tokens ----------------------------------------------------------------------
+# --- by the token count of a text -----------------------------------------------------------------
 
 
 async def _match_by_counts(
     backend: CompletionsBackend, candidates: Mapping[str, ModelFiles]
 ) -> dict[str, ModelFiles]:
-    """Return the models whose tokenizer counts two texts as the server does.
-
-    Empty if none does.
-    """
+    """Return the models whose tokenizers count two texts as the server does."""
     tokens = _telling_tokens(candidates)
     digits = [divmod(index, _BASE) for index in range(len(tokens))]
     weighted = [
         "".join(token * (pair[place] + 1) for token, pair in zip(tokens, digits, strict=True))
         for place in (0, 1)
     ]
-    # A random beginning keeps the server's cache from holding the whole text.
+    # A random beginning, so that the whole text is not in the server's cache.
     start = f"{secrets.token_hex(4)} "
     texts = (f"{start}{_TEXT}{weighted[0]}", f"{start}{weighted[1]}x")
     try:
@@ -200,8 +188,8 @@ async def _match_by_counts(
         if not any(expected.values()):
             return await _match_by_single_tokens(backend, candidates)
     except BackendError:
-        return {}  # the run's own request will show the failure
-    for offset in (0, 1, -1):  # the server may add a token at the beginning, or leave it out
+        return {}  # the run's own request will raise it again
+    for offset in (0, 1, -1):  # the server may add a token at the beginning, or omit one
         shifted = tuple((count or 0) - offset for count in counted)
         same = {
             name: files for name, files in candidates.items() if expected[files.path] == shifted
@@ -214,11 +202,9 @@ async def _match_by_counts(
 def _expected(
     models: Iterable[ModelFiles], texts: Sequence[str]
 ) -> dict[Path, tuple[int, ...] | None]:
-    """Return the token counts of the texts by each model's tokenizer.
+    """Return the token counts of the texts for each model, None without a tokenizer.
 
-    None if it cannot be loaded.
-
-    Models of a family share a file of the cache, which is read once.
+    Models of a family share a tokenizer file in the cache, which is read once.
     """
     by_file: dict[Path, tuple[int, ...] | None] = {}
     expected = {}
@@ -233,7 +219,7 @@ def _expected(
 
 
 def _telling_tokens(candidates: Mapping[str, ModelFiles]) -> list[str]:
-    """Return for each chat template the control token in it that fewest others have."""
+    """Return the rarest control token of each chat template."""
     tokens = {
         files.chat_template: [
             token
@@ -254,9 +240,9 @@ def _telling_tokens(candidates: Mapping[str, ModelFiles]) -> list[str]:
 async def _match_by_single_tokens(
     backend: CompletionsBackend, candidates: Mapping[str, ModelFiles]
 ) -> dict[str, ModelFiles]:
-    """Return the models whose control tokens the server reads as one token each.
+    """Return the models with exactly the control tokens that the server knows.
 
-    A model is left out if the server does so with a control token that it does not have.
+    The server knows a control token if it reads it as one token.
     """
     telling = _telling_tokens(candidates)[:_MAX_SINGLE]
     single = await single_tokens(backend, telling)
@@ -272,13 +258,13 @@ async def _count(backend: CompletionsBackend, text: str) -> int | None:
     return (await backend.ask_whole(request)).usage.prompt_tokens
 
 
-# --- by what its chat template writes -------------------------------------------------------------
+# --- by the token count of a conversation ---------------------------------------------------------
 
 
 async def _match_by_chat(
     backend: CompletionsBackend, candidates: dict[str, ModelFiles]
 ) -> dict[str, ModelFiles]:
-    """Return the models whose chat template writes as many tokens as the server."""
+    """Return the models whose chat templates write the same tokens as the server."""
     remaining = candidates
     for messages in _CONVERSATIONS:
         if len(remaining) == 1 and remaining is not candidates:
@@ -287,7 +273,7 @@ async def _match_by_chat(
         same = set()
         for template, files in by_template.items():
             expected = await chat_tokens(backend, messages)
-            if expected is None:  # the server refuses such a conversation, which shows nothing
+            if expected is None:  # the server refuses this conversation: it shows nothing
                 same = set(by_template)
                 break
             if await _writes_alike(backend, files, messages, expected):
@@ -307,8 +293,8 @@ async def _writes_alike(
 ) -> bool:
     """Return True if a model's template writes a conversation as the server's does.
 
-    It must come to ``expected`` tokens, and these must be the ones in the server's cache, which has
-    just read the same conversation.
+    The prompt must have ``expected`` tokens. And all of them must be in the server's cache, because
+    the server has just read the same conversation.
     """
     from mlx_tools.prompt import render_template
 
@@ -331,6 +317,6 @@ async def _writes_alike(
     except BackendError:
         return False
     cached = usage.cached_tokens
-    if "strftime" in files.chat_template:  # the server's date may differ from the one rendered here
+    if "strftime" in files.chat_template:  # the server may have another date
         cached = None
     return usage.prompt_tokens == expected and (cached is None or cached >= expected - 1)

@@ -1,16 +1,14 @@
-"""The likelihoods of tokens.
+"""The likelihoods of tokens: request fields, and reading of answers. No I/O.
 
-How to ask a server for them, and how to read its answer.
-
-Nothing here does I/O. Two forms are known. mlx-lm's takes ``logprobs: true`` with ``top_logprobs``
-of at most 11. It answers in the form of chat completions, with tokens in the tokenizer's own
-spelling. The older one (OpenAI's completions; llama.cpp's, vLLM's) takes a number for ``logprobs``
-and answers with one table for each token. Neither is used in a stream: mlx-lm's server sends none
+Two forms are known. mlx-lm's server takes ``logprobs: true`` with ``top_logprobs`` of at most 11.
+It answers in the form of chat completions, with tokens in the tokenizer's own spelling. The older
+form (OpenAI's completions, llama.cpp, vLLM) takes a number for ``logprobs``, and the answer has one
+table for each token. Likelihoods are not requested in a stream, because mlx-lm's server sends none
 there.
 
-A token is bytes, and these need not be a whole character. They are read from the list of bytes that
-some servers send, else from how the tokenizer spells its tokens. If the spelling leaves them in
-doubt there are no likelihoods: a guess would put other text into a call than the model meant.
+A token is a sequence of bytes, which may be a part of a character. Some servers send the list of
+bytes. Otherwise the bytes are found by the tokenizer's spelling. If the spelling is unclear there
+are no likelihoods, because a guess could put wrong text into a call.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from mlx_tools.backends.interface import TokenScore
 from mlx_tools.backends.wire import without_surrogates
 
 MAX_SCORES: Final = 11
-"""The most alternatives of a token: mlx-lm's server allows no more."""
+"""The limit of alternatives for a token: mlx-lm's server allows no more."""
 
 
 class ScoreForm(Enum):
@@ -47,17 +45,17 @@ def score_fields(form: ScoreForm, count: int) -> dict[str, Any]:
 class ScoreReader:
     """Reads the likelihoods in one server's answers.
 
-    It remembers the tokenizer's spelling once an answer has shown it: other answers may have no
-    token that does.
+    It remembers the tokenizer's spelling, because not every answer has a token that shows it.
     """
 
     def __init__(self) -> None:
         self._spelling: Spelling | None = None
 
     def read(self, choice: Mapping[str, Any]) -> tuple[tuple[TokenScore, ...], ...]:
-        """Return for each token its likeliest alternatives, best first.
+        """Return the likeliest alternatives for each token, the best first.
 
-        Empty if there are none, or if the likeliest alternative of a token cannot be read.
+        The result is empty without likelihoods, or if the likeliest alternative for a token cannot
+        be read.
         """
         logprobs = choice.get("logprobs")
         if not isinstance(logprobs, Mapping):
@@ -102,7 +100,7 @@ class ScoreReader:
         if self._spelling is not None:
             return self._spelling
         text = "".join(tokens)
-        # every spelling reads ASCII alike, and a character outside of the alphabet spells no byte
+        # ASCII is the same in all spellings. A character outside of the alphabet is not a byte.
         return Spelling.PLAIN if text.isascii() or not alphabet().keys() >= set(text) else None
 
 
@@ -137,7 +135,7 @@ def _alternative(item: Any) -> _Alternative | None:
     token, logprob, number = item.get("token"), item.get("logprob"), item.get("id")
     if not isinstance(token, str) or not isinstance(logprob, int | float):
         return None
-    # JSON has no infinity: servers send a huge number for a token that was impossible.
+    # JSON has no infinity: servers send a huge number for an impossible token.
     if isinstance(logprob, bool) or not -1e6 < logprob < 1e6:
         return None
     is_number = isinstance(number, int) and not isinstance(number, bool)
@@ -152,25 +150,25 @@ def _alternative(item: Any) -> _Alternative | None:
 
 
 class Spelling(Enum):
-    """The way a tokenizer writes a token that is shown."""
+    """The way in which a tokenizer spells tokens."""
 
     BYTES = "byte-level"
     """One character for each byte, by GPT-2's table: ``Ġ`` for a space."""
 
     PIECES = "sentencepiece"
-    """``▁`` for a space, ``<0xE2>`` for a byte that is no character."""
+    """``▁`` for a space, ``<0xE2>`` for a byte that is not a character."""
 
     PLAIN = "plain"
-    """The text as it is."""
+    """The token's text itself."""
 
 
 _BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _ADDED_TOKEN: Final = re.compile(r"<[^<>\s]+>")
-"""The look of tokens outside the vocabulary: they show nothing about the spelling of the others."""
+"""The form of tokens outside the plain vocabulary, which do not show the spelling of others."""
 
 
 def find_spelling(tokens: Collection[str]) -> Spelling | None:
-    """Return the spelling that a mark in the tokens shows; None if there is no mark."""
+    """Return the spelling of these tokens by its typical marks, None without any."""
     text = "".join(token for token in tokens if not _ADDED_TOKEN.fullmatch(token))
     if "▁" in text or any(_BYTE.fullmatch(token) for token in tokens):
         return Spelling.PIECES  # the byte-level spelling has no such character
@@ -178,7 +176,7 @@ def find_spelling(tokens: Collection[str]) -> Spelling | None:
 
 
 def token_bytes(token: str, spelling: Spelling) -> bytes | None:
-    """Return a token's bytes; None if its spelling has lost them."""
+    """Return a token's bytes, None if its text does not show them."""
     if "\ufffd" in token:
         return None
     if spelling is Spelling.BYTES:
@@ -192,7 +190,7 @@ def token_bytes(token: str, spelling: Spelling) -> bytes | None:
 def decode_spelling(token: str) -> bytes:
     """Return the bytes of a token in the byte-level spelling.
 
-    An added token stands for itself.
+    An added token is plain text.
     """
     table = alphabet()
     if all(char in table for char in token):
@@ -202,10 +200,7 @@ def decode_spelling(token: str) -> bytes:
 
 @cache
 def alphabet() -> Mapping[str, int]:
-    """Return the byte of each character in the byte-level spelling.
-
-    GPT-2's, which all have adopted.
-    """
+    """Return the byte of each character in the byte-level spelling, which is GPT-2's."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     other_bytes = [byte for byte in range(256) if byte not in set(plain)]
     return {chr(byte): byte for byte in plain} | {

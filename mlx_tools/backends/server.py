@@ -1,4 +1,4 @@
-"""An ``mlx_lm.server`` that this process starts, watches and ends."""
+"""A backend that starts, watches and ends its own ``mlx_lm.server``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mlx_tools.backends.interface import (
 )
 from mlx_tools.backends.openblas import find_openblas, slow_without
 from mlx_tools.backends.server_errors import DiedAtWork
-from mlx_tools.backends.server_options import check_options, memory_options, with_options
+from mlx_tools.backends.server_options import check_options, find_memory_options, with_options
 from mlx_tools.errors import (
     BackendBroken,
     BackendDead,
@@ -45,42 +45,40 @@ from mlx_tools.paths import private_dir, state_dir, to_install
 from mlx_tools.process import SUPERVISED, clean, end
 
 MAX_LOGS: Final = 10
-"""Logs of servers that stay in the log folder. A choice: enough to look into a few days of
-failures."""
+"""The limit of logs in the log folder. A choice: enough for a few days of failures."""
 _ACCESS: Final = re.compile(r'"[A-Z]+ \S+ HTTP/\d\.\d" \d{3} -\s*\Z')
-"""Lines of a log that report no more than a request."""
+"""Lines of a log that only report a request."""
 
 _NO_MEMORY: Final = re.compile(
     r"(?i)insufficient memory|out ?of ?memory|unable to allocate|cannot allocate|metal::malloc"
 )
-"""Messages of Metal, MLX and the system if there is no memory left."""
+"""Messages of Metal, MLX and the system if no memory is left."""
 
 RESTARTED: Final = "the model's server had died; it is started again"
-"""The note to a person when a dead server is started again."""
+"""The note for a person when a dead server is started again."""
 
 END_SECONDS: Final = 5.0
-"""Seconds that a server has to end by itself. A choice: it ends at once unless a forward pass runs.
-"""
+"""Seconds to wait for the end of a server. A choice: it ends at once unless a forward pass runs."""
 
 TRIES: Final = 3
-"""The most starts in a row if another program takes the port in between."""
+"""The limit of starts in a row, if another program takes the port each time."""
 
 
 class ServerBackend:
     """Completions from a server that this process starts.
 
-    The server starts at the first completion, or by `start`. It ends by `aclose`, at the end of
-    ``async with``, and with this process, also when that is killed. A server that dies in between
-    is started again, once for a request, if none of the request's text had come. A request during
-    which the server ended is not sent again, since it may be what ended it.
+    `start` starts the server, or the first completion does. `aclose` ends it, or the end of
+    ``async with``, or the end of this process, also if that is killed. A dead server is started
+    again, once for each request, if no text of the request had come. But a request during which the
+    server ended is not sent again, because the request may be the cause.
 
     Args:
         model: the model's folder.
-        start_timeout: seconds for the start, which reads the model.
-        log_folder: by default ``logs`` in the state folder.
+        start_timeout: seconds for the start, in which the model is loaded.
+        log_folder: the folder of logs; by default ``logs`` in the state folder.
         note: called with each line that a person should read.
-        forbidden_tokens: ids of tokens that the model shall not write.
-        program: the program to run in place of mlx-lm's server; it must take the same options.
+        forbidden_tokens: ids of tokens that the model must not write.
+        program: the program to run instead of mlx-lm's server; it must take the same options.
         openblas: finds the library that is preloaded on Linux.
         environ: the environment.
         options: further options of the server (`mlx_tools.backends.server_options.ALLOWED`).
@@ -134,9 +132,9 @@ class ServerBackend:
         return self._running.pid if self._running else None
 
     async def start(self) -> None:
-        """Start the server and wait until its model completes text.
+        """Start the server, and wait until its model completes text.
 
-        Does nothing if it runs.
+        Do nothing if it is running.
 
         Raises:
             MissingDependency: mlx-lm is not installed.
@@ -150,8 +148,7 @@ class ServerBackend:
         """Complete as `CompletionsBackend.complete` does; start the server if none runs.
 
         Raises:
-            BackendBroken: the server ended while it worked on the request; says how, and what to
-                do.
+            BackendBroken: the server ended during the request; the message says how.
         """
         delivered = is_retry = False
         while True:
@@ -171,7 +168,7 @@ class ServerBackend:
                         raise BackendTimeout(error.message, hint=hint) from error
                     raise
                 process = running if isinstance(error, BackendBroken | DiedAtWork) else None
-                failure = process.end_at_work(error) if process is not None else None
+                failure = process.make_work_error(error) if process is not None else None
                 await self._retire(client)
                 if failure is not None:
                     raise failure from error
@@ -187,23 +184,17 @@ class ServerBackend:
         return await self._running.client.health(timeout)
 
     async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
-        """Return the one model that the server was started with."""
+        """Return the model that the server is started with."""
         return (str(self.model),)
 
     async def aclose(self) -> None:
-        """Stop the server and wait until it has ended.
-
-        A closed backend does not start again.
-        """
+        """Stop the server, and wait until it has ended. It cannot be started again."""
         self._closed = True
         async with self._exclusive():
             await self._stop()
 
     async def _retire(self, client: CompletionsBackend) -> bool:
-        """Stop the server of a client and keep its log.
-
-        False if another request has done so.
-        """
+        """Stop a client's server, keep its log; False if another request has done so."""
         async with self._exclusive():
             if self._running is None or self._running.client is not client:
                 return False
@@ -217,10 +208,10 @@ class ServerBackend:
             return False
         running = self._running
         if running is None or running.client is not client:
-            return True  # another request has already put it away
+            return True  # another request has already stopped it
         import anyio
 
-        # A process that is being killed needs a moment to end: 20 looks, 0.4 s in all.
+        # A killed process needs a moment to end: 20 checks, 0.4 s in all.
         for _ in range(20):
             if running.exit_code is not None:
                 return True
@@ -228,11 +219,11 @@ class ServerBackend:
         return False
 
     async def get_client(self) -> CompletionsBackend:
-        """Return the client of the running server; start one if none runs. See `start`."""
+        """Return the client of the running server; start a server if none runs."""
         running = self._running
         if running is not None and running.exit_code is not None:
-            # Looked at before a request is sent: a request that breaks off could itself be the
-            # cause.
+            # Checked before the request is sent: it may be sent to a new server, because it cannot
+            # be what ended the old one.
             if await self._retire(running.client):
                 self._tell(RESTARTED)
             running = self._running
@@ -248,16 +239,16 @@ class ServerBackend:
             keep_log = keep_log or running.keeps_log or running.exit_code is not None
             await running.client.aclose()
             running.stop()
-            if not keep_log:  # it ended as it should: nobody needs its log
+            if not keep_log:  # it ended normally, so nobody needs its log
                 with suppress(OSError):
                     running.log.unlink()
 
     @asynccontextmanager
     async def _exclusive(self) -> AsyncGenerator[None, None]:
-        """Allow one start or stop at a time, whichever event loop or thread it comes from.
+        """Allow only one start or stop at a time, over all event loops and threads.
 
-        The lock is polled: an asyncio lock belongs to one loop, and a blocking one would stop the
-        loop.
+        The lock is polled, because an asyncio lock belongs to one loop, and a blocking lock would
+        block the loop.
         """
         import anyio
 
@@ -275,22 +266,21 @@ class ServerBackend:
             _require_mlx_lm()
         if not (self.model / "config.json").is_file():
             raise ModelError(
-                f"{self.model} holds no model", hint="mlx-tools models list shows what is here"
+                f"{self.model} has no model", hint="mlx-tools models list shows the models here"
             )
         openblas = self._openblas()
         if line := slow_without(openblas):
             self._tell(line)
-        environment = server_environment(self._environ, openblas)
+        environment = make_environment(self._environ, openblas)
         folder = private_dir(self._log_folder or state_dir(self._environ) / "logs")
         for tries_left in reversed(range(TRIES)):
             process = ServerProcess(
-                self.model, new_log(folder), self._program, environment, self._options
+                self.model, make_log_path(folder), self._program, environment, self._options
             )
             try:
-                await self._until_ready(process)
+                await self._wait_until_ready(process)
                 return process
-            # Between choosing a free port and listening on it another program may take it: try
-            # another one.
+            # Another program has taken the port before the server listened on it: try another port.
             except _PortTaken:
                 process.stop()
                 if not tries_left:
@@ -300,17 +290,17 @@ class ServerBackend:
                 raise
         raise AssertionError("unreachable")
 
-    async def _until_ready(self, process: ServerProcess) -> None:
+    async def _wait_until_ready(self, process: ServerProcess) -> None:
         """Wait for ``/health``, then for the model.
 
-        Health is ``ok`` while it is still loading.
+        The health is already ``ok`` while the model is loading.
         """
         import anyio
 
         end = anyio.current_time() + self._start_timeout
         while not await process.is_listening():
             if process.exit_code is not None:
-                raise process.end_of_start()
+                raise process.make_start_error()
             if anyio.current_time() > end:
                 raise BackendTimeout(
                     f"the server was not ready within {self._start_timeout:g} s",
@@ -322,7 +312,8 @@ class ServerBackend:
             await complete_one(process.client, seconds_left)
         except BackendError as error:
             raise type(error)(
-                f"the model in {self.model} cannot be served: {process.tail(1) or error.message}",
+                f"the model in {self.model} cannot be served: "
+                f"{process.read_tail(1) or error.message}",
                 hint=f"the server's log: {process.log}",
             ) from error
 
@@ -333,10 +324,10 @@ class ServerBackend:
 
 
 class _PortTaken(BackendUnreachable):
-    """Another program took the port between choosing it and listening on it."""
+    """Another program has taken the port before the server listened on it."""
 
 
-# --- its process --------------------------------------------------------------------------------
+# --- the server's process -----------------------------------------------------------------------
 
 
 class ServerProcess:
@@ -344,10 +335,10 @@ class ServerProcess:
 
     Args:
         model: the model's folder.
-        log: the file that gets all that the server prints.
-        program: the command that is run.
-        environment: its environment.
-        options: further options.
+        log: the file for the server's output.
+        program: the command to run.
+        environment: the server's environment.
+        options: further options of the server.
     """
 
     def __init__(
@@ -359,21 +350,21 @@ class ServerProcess:
         options: Sequence[str] = (),
     ) -> None:
         self.port = free_port()
-        # The server that answers with this origin is the one started here, not one that took the
-        # port in between.
-        self.origin = unused_origin()
+        # A server that answers with this origin is the one that was started here, not another
+        # program that has taken the port.
+        self.origin = make_unused_origin()
         self.client = CompletionsBackend(
             f"http://127.0.0.1:{self.port}", headers={"Origin": self.origin}
         )
         self.log = log
         self.keeps_log = False
-        """True if an error has named the log."""
-        arguments = server_arguments(model, self.port, self.origin, options)
+        """True if an error message names the log."""
+        arguments = make_arguments(model, self.port, self.origin, options)
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own script, no shell
                 [*SUPERVISED, *program, *arguments],
-                stdin=subprocess.PIPE,  # its lifeline: see process.py
+                stdin=subprocess.PIPE,  # when this pipe closes, the server ends: see process.py
                 stdout=descriptor,
                 stderr=descriptor,
                 env=dict(environment),
@@ -384,19 +375,19 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id, which is also the id of its process group."""
+        """The process id, which is also the id of the process group."""
         return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative: the signal that ended it."""
+        """The exit code, None while it runs; negative for the signal that ended it."""
         return self._process.poll()
 
     async def is_listening(self) -> bool:
-        """Return True if the server that was started listens on its port.
+        """Return True if the server listens on its port.
 
         Raises:
-            _PortTaken: another program answers there.
+            _PortTaken: another program answers on this port.
         """
         health = await self.client.health(timeout=2.0)
         if health.status == "unreachable":
@@ -405,23 +396,23 @@ class ServerProcess:
             raise _PortTaken(f"another program answers on port {self.port}", hint="try again")
         return True
 
-    def end_of_start(self) -> BackendUnreachable:
+    def make_start_error(self) -> BackendUnreachable:
         """Return the error for a server that ended before it was ready."""
-        tail = self.tail()
-        # The server's own message is the only sign that it could not listen.
+        tail = self.read_tail()
+        # Only the server's message shows that it could not listen on the port.
         if "address already in use" in tail.lower():
             return _PortTaken(f"port {self.port} was taken by another program", hint="try again")
         detail = f": {tail}" if tail else ""
         return BackendUnreachable(
             f"the server ended before it was ready (exit code {self.exit_code}){detail}",
-            hint=f"{self._remedy(tail)}; its log: {self.log}"
+            hint=f"{self._find_advice(tail)}; its log: {self.log}"
             if _NO_MEMORY.search(tail)
             else f"its log: {self.log}",
         )
 
-    def end_at_work(self, error: BackendError) -> BackendError:
+    def make_work_error(self, error: BackendError) -> BackendError:
         """Return the error for a server, or its model's thread, that ended in a request."""
-        tail = self.tail()
+        tail = self.read_tail()
         cause = "its model's thread died"
         if self.exit_code is not None:
             cause = f"exit code {self.exit_code}"
@@ -432,12 +423,12 @@ class ServerProcess:
         detail = f": {tail}" if tail else ""
         return kind(
             f"the model's server ended while it worked on this request ({cause}){detail}",
-            hint=f"{self._remedy(tail)}; its log: {self.log}",
+            hint=f"{self._find_advice(tail)}; its log: {self.log}",
         )
 
-    def _remedy(self, tail: str) -> str:
-        """Return what to do about a server that ended with this log."""
-        # SIGKILL that nobody here sent is the system's answer to too little memory.
+    def _find_advice(self, tail: str) -> str:
+        """Return advice about a server that ended with this log."""
+        # The system sends SIGKILL if it runs out of memory.
         if _NO_MEMORY.search(tail) or self.exit_code == -signal.SIGKILL:
             return (
                 "the memory was not enough: take a shorter context or a smaller model "
@@ -446,23 +437,20 @@ class ServerProcess:
         return "the next request starts it again"
 
     def stop(self) -> None:
-        """End it, and wait until it has ended. Calling it again does nothing."""
+        """End the server, and wait until it has ended. Calling it again does nothing."""
         if self._process.stdin is not None:
-            # Its supervisor ends it when this pipe closes.
+            # The supervisor ends the server when this pipe closes.
             self._process.stdin.close()
         try:
             self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:  # it holds Python's lock for long: kill it
+        except subprocess.TimeoutExpired:  # its Python is busy for long: kill it
             end(self._process)
 
-    def tail(self, lines: int = 4) -> str:
-        """Return the last lines of its log on one line, fit to be shown.
-
-        Empty if it wrote nothing.
-        """
+    def read_tail(self, lines: int = 4) -> str:
+        """Return the last lines of its log as one line, safe to show; or empty."""
         try:
             with self.log.open("rb") as file:
-                # The last 8 KiB hold the last lines; a log can be gigabytes long.
+                # The last 8 KiB have the last lines; a log can be gigabytes long.
                 file.seek(max(0, file.seek(0, os.SEEK_END) - 8192))
                 text = file.read().decode("utf-8", "replace")
         except OSError:
@@ -473,17 +461,17 @@ class ServerProcess:
         return clean(" | ".join(line.strip() for line in lines_shown[-lines:]), 600)
 
 
-def unused_origin() -> str:
-    """Return an origin that no web page has: no page may read the server's answers."""
+def make_unused_origin() -> str:
+    """Return an origin of no web page, so that no page can read the server's answers."""
     return f"http://{secrets.token_hex(16)}.invalid"
 
 
-def server_arguments(model: Path, port: int, origin: str, options: Sequence[str]) -> list[str]:
-    """Return the arguments of mlx-lm's server, which then serves this machine only."""
+def make_arguments(model: Path, port: int, origin: str, options: Sequence[str]) -> list[str]:
+    """Return the arguments of mlx-lm's server, which then serves only this machine."""
     return [
         *("--model", str(model), "--host", "127.0.0.1", "--port", str(port)),
         *("--allowed-origins", origin, "--log-level", "WARNING"),
-        *with_options(memory_options(model), options),
+        *with_options(find_memory_options(model), options),
     ]
 
 
@@ -494,7 +482,7 @@ def foreground_command(
     environ: Mapping[str, str] = os.environ,
     openblas: Callable[[], str | None] = find_openblas,
 ) -> tuple[list[str], dict[str, str]]:
-    """Return command and environment of a server that a person runs in a terminal.
+    """Return command and environment of a server that runs in a person's terminal.
 
     Raises:
         MissingDependency: mlx-lm is not installed.
@@ -502,7 +490,7 @@ def foreground_command(
     """
     _require_mlx_lm()
     with socket.socket() as probe:
-        # Without it a port whose connections have just closed would count as taken.
+        # Without this option, a port would count as taken while old connections are closing.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -511,8 +499,8 @@ def foreground_command(
                 f"port {port} cannot be used: {error.strerror}", hint="choose another with --port"
             ) from None
     command = [sys.executable, "-P", "-m", "mlx_lm", "server"]
-    command += server_arguments(model, port, unused_origin(), options)
-    return command, server_environment(environ, openblas())
+    command += make_arguments(model, port, make_unused_origin(), options)
+    return command, make_environment(environ, openblas())
 
 
 def _require_mlx_lm() -> None:
@@ -528,13 +516,10 @@ def free_port() -> int:
         return port
 
 
-def server_environment(environ: Mapping[str, str], openblas: str | None) -> dict[str, str]:
-    """Return a server's environment.
-
-    ``environ``, OpenBLAS preloaded, no look-ups on the network.
-    """
+def make_environment(environ: Mapping[str, str], openblas: str | None) -> dict[str, str]:
+    """Return a server's environment: ``environ``, offline, with OpenBLAS preloaded."""
     names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY")
-    # Offline: the model is a folder, and a look-up would tell the network what is run.
+    # Offline: the model is a folder, and nobody on the network should learn which model runs.
     environment = {**environ, **dict.fromkeys((*names, "PYTHONUNBUFFERED"), "1")}
     preloaded = environment.get("LD_PRELOAD", "")
     if openblas is not None and "openblas" not in preloaded:
@@ -542,11 +527,8 @@ def server_environment(environ: Mapping[str, str], openblas: str | None) -> dict
     return environment
 
 
-def new_log(folder: Path) -> Path:
-    """Return the path of a new log in ``folder``.
-
-    Remove the oldest logs there, so that ten are left.
-    """
+def make_log_path(folder: Path) -> Path:
+    """Return the path of a new log in ``folder``; remove all but the newest nine logs."""
     old = sorted(folder.glob("server-*.log"))  # their names begin with the time
     for path in old[: max(0, len(old) - MAX_LOGS + 1)]:
         path.unlink(missing_ok=True)

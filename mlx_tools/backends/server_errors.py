@@ -1,4 +1,4 @@
-"""Errors of httpx, of the system and of a server as errors of our tree."""
+"""Translation of errors of httpx, the system and servers into errors of mlx-tools."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ class ConnectionDropped(BackendBroken):
 
 
 class EmptyResponse(BackendBroken):
-    """The server began an answer and ended it without a byte.
+    """The server began an answer, and ended it without a byte.
 
-    mlx-lm's server does so for a prompt that its cache holds whole.
+    mlx-lm's server does so if its cache has exactly the prompt.
     """
 
 
 class TryAnotherServer(BackendRefused):
-    """The server is busy, has no such model or answers nothing: ask another."""
+    """The server is busy, does not have the model, or does not answer: try another."""
 
 
 class ServerFailed(BackendRefused):
-    """The server says that it failed, with a status from 500 on."""
+    """The server answered with a status from 500 on."""
 
 
 _HTTPX: Final[Mapping[str, tuple[type[MlxToolsError], str, str | None]]] = {
-    # name of the httpx class, or of one it is derived from: what it becomes, what it means
+    # name of httpx's class: class of the error, message, hint
     "ConnectTimeout": (BackendUnreachable, "{0} accepts no connection in time", START_HINT),
     "TimeoutException": (
         BackendTimeout,
@@ -66,34 +66,33 @@ _HTTPX: Final[Mapping[str, tuple[type[MlxToolsError], str, str | None]]] = {
     "InvalidURL": (UsageError, "{0} is no address", None),
     "Exception": (BackendBroken, "the exchange with {0} failed", LOG_HINT),
 }
-"""Errors of httpx by name of their class, and the error, message and hint that stand for them.
+"""The translation of httpx's errors, by the name of the class or of a base class.
 
-The name may also be that of a base class; the most derived one wins.
+The most derived class counts.
 """
 
 DEAD_WORDS: Final = "generation thread died"
-"""The answer of mlx-lm's server after the thread that runs its model has ended."""
+"""A part of the answer of mlx-lm's server after its model's thread has died."""
 
 
 def translate(error: Exception, address: str) -> MlxToolsError:
-    """Return the error of our tree for an error of httpx or of the operating system."""
+    """Return the `MlxToolsError` for an error of httpx or of the operating system."""
     import ssl
 
-    # httpx wraps a TLS failure in a ConnectError, whose words do not say that it is the
-    # certificate.
+    # httpx wraps a TLS failure in a ConnectError, whose message does not name the certificate.
     for cause in iter_causes(error):
         if isinstance(cause, ssl.SSLError):
-            return _untrusted(cause, address)
+            return _make_tls_error(cause, address)
     names = [cls.__name__ for cls in type(error).__mro__]
     kind, words, hint = next(_HTTPX[name] for name in names if name in _HTTPX)
-    detail = clean(_reason(error)) or names[0]
+    detail = clean(_find_reason(error)) or names[0]
     return kind(f"{words.format(address)}: {detail}", hint=hint)
 
 
 def iter_causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and its causes."""
     cause: BaseException | None = error
-    # Chains are two or three long; the limit guards against one that runs in a circle.
+    # Chains have two or three links. The limit is for a chain that is a circle.
     for _ in range(8):
         if isinstance(cause, BaseExceptionGroup):
             cause = cause.exceptions[0]
@@ -103,26 +102,25 @@ def iter_causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-def _reason(error: BaseException) -> str:
+def _find_reason(error: BaseException) -> str:
     """Return the operating system's message behind an error, else the error's own."""
     for cause in iter_causes(error):
-        # os.strerror gives the same words on every path; strerror may come from getaddrinfo, with a
-        # number of its own below 0.
+        # os.strerror always has the same words for a number. Errors of getaddrinfo have numbers
+        # below 0, and their own message.
         if isinstance(cause, OSError) and cause.strerror:
             return os.strerror(cause.errno) if cause.errno and cause.errno > 0 else cause.strerror
     return str(error)
 
 
 _CERTIFICATES: Final[Mapping[int, str]] = {
-    # OpenSSL's number of what is wrong with a certificate: what to do
-    10: "the server needs a new one, or this machine's clock is wrong",
-    62: "name the server as its certificate does",
-    64: "name the server as its certificate does",
+    10: "the server needs a new one, or this machine's clock is wrong",  # expired
+    62: "name the server as its certificate does",  # another host name
+    64: "name the server as its certificate does",  # another IP address
 }
-"""Advice by OpenSSL's number of what is wrong with a certificate."""
+"""Advice for a certificate's fault, by OpenSSL's number."""
 
 
-def _untrusted(error: ssl.SSLError, address: str) -> BackendUnreachable:
+def _make_tls_error(error: ssl.SSLError, address: str) -> BackendUnreachable:
     """Return the error for a certificate that is not trusted, or for missing TLS."""
     message, number = getattr(error, "verify_message", ""), getattr(error, "verify_code", 0)
     if not number:
@@ -142,7 +140,7 @@ class DiedAtWork(BackendDead):
     """The thread that runs the model ended while a request waited for it."""
 
 
-def dead(address: str, kind: type[BackendDead] = BackendDead) -> BackendDead:
+def make_dead_error(address: str, kind: type[BackendDead] = BackendDead) -> BackendDead:
     """Return the error for a server whose model thread has ended."""
     return kind(
         f"the server at {address} still answers, but the thread that runs its model has died",
@@ -151,16 +149,16 @@ def dead(address: str, kind: type[BackendDead] = BackendDead) -> BackendDead:
 
 
 _TOO_LONG: Final = re.compile(r"(?i)context[ _](length|size|window)|prompt is too long")
-"""Words of a server whose model cannot take so much: vLLM, SGLang, llama.cpp, LM Studio, OpenAI's
-and Anthropic's interfaces."""
+"""Words in a server's error about too long a prompt: of vLLM, SGLang, llama.cpp, LM Studio, and of
+OpenAI's and Anthropic's interfaces."""
 
 
-def context_hint(detail: str) -> str | None:
-    """Return the advice for an error about too long a prompt, None for others."""
+def find_context_hint(detail: str) -> str | None:
+    """Return the hint for an error about too long a prompt, None for others."""
     if not _TOO_LONG.search(detail):
         return None
     return (
-        "the model cannot take so much: ask for less at once, or /compact in chat; "
+        "the prompt is too long for the model: ask for less at once, or /compact in chat; "
         "mlx-tools config set model.context TOKENS makes room in time"
     )
 
@@ -172,26 +170,26 @@ def as_refusal(
     headers: Mapping[str, str],
     path: str = "/v1/completions",
 ) -> MlxToolsError:
-    """Return the error for an answer that is no completion.
+    """Return the error for an answer with an error status.
 
     Args:
         status: the HTTP status.
         body: the first bytes of the body.
         address: the server's address, for the message.
         headers: the headers of the answer.
-        path: the path that was asked for.
+        path: the path of the request.
     """
     detail = read_error_body(body)
     if DEAD_WORDS in detail:
-        return dead(address)
+        return make_dead_error(address)
     message = f"{address} answered {status}" + (f": {detail}" if detail else "")
-    hint = context_hint(detail)
+    hint = find_context_hint(detail)
     if 300 <= status < 400:
         location = clean(headers.get("location", ""))
         hint = f"redirects are not followed; name the address itself: {location}"
     elif status in (401, 403):
         hint = "the server wants a key, or refuses this one"
-    # A short 404 without a word about an error or a model is a web server that has no such page.
+    # A short 404 that mentions no error and no model comes from a web server without this page.
     elif status in (404, 405) and len(detail) < 20 and not re.search("(?i)error|model", detail):
         hint = f"it may be no completions server: {path} is not offered there"
         if path.endswith("/completions") and "chat" not in path:
@@ -218,7 +216,7 @@ def read_error_body(body: bytes) -> str:
         value = json.loads(text)
     except (ValueError, RecursionError):
         if "<" in text[:200]:
-            # A proxy's error page says what is wrong in its title; the rest is decoration.
+            # The title of a proxy's error page names the error.
             title = re.search(r"(?is)<title[^>]*>([^<]{1,300})", text)
             text = title[1] if title else re.sub(r"<[^<>]{0,300}>", " ", text[:4000])
         return clean(text)
@@ -226,7 +224,7 @@ def read_error_body(body: bytes) -> str:
 
 
 def json_object(text: bytes | str) -> dict[str, Any]:
-    """Return the JSON object in a text; empty if there is none."""
+    """Return the JSON object in a text, or an empty one."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -235,10 +233,7 @@ def json_object(text: bytes | str) -> dict[str, Any]:
 
 
 def error_text(value: Any, depth: int = 4) -> str:
-    """Return the message in an error object of any common shape.
-
-    Empty if there is none.
-    """
+    """Return the message in an error object of any common form, or an empty text."""
     for key in ("error", "message", "detail"):
         inner = value.get(key) if isinstance(value, dict) and depth else None
         if isinstance(inner, str) and inner:

@@ -1,7 +1,4 @@
-"""The options that mlx-lm's server is started with.
-
-From the memory, and from a setting.
-"""
+"""The options of mlx-lm's server: by the size of the memory, and by a setting."""
 
 from __future__ import annotations
 
@@ -14,34 +11,32 @@ from mlx_tools.backends.models.listing import memory_bytes
 from mlx_tools.errors import UsageError, require_texts
 
 GPU_SHARE: Final = 2 / 3
-"""Share of a Mac's memory that Metal may hold by default: two thirds up to 36 GB, then more."""
+"""The share of a Mac's memory that Metal uses by default: two thirds up to 36 GB, then more."""
 
 HEADROOM: Final = 10**9
-"""Bytes for the activations of a long prompt and the program itself."""
+"""Bytes for the activations of a long prompt, and for the program itself."""
 
 CACHE_SHARE: Final = 0.5
-"""Share of the memory left by weights and headroom that stored prompts may take.
+"""The share of the cache of prompts in the memory that weights and headroom leave.
 
-The rest is for requests at work. Half is a choice: a longer cache saves reading, a larger rest lets
-more requests run at once.
+The other half is for running requests. A choice: a larger cache saves reading, but fewer requests
+can run at once.
 """
 
 MIN_CACHE_BYTES: Final = 256 * 2**20
-"""The fewest bytes for stored prompts: one conversation of some thousand tokens.
+"""The minimum of the cache of prompts: one conversation of some thousand tokens.
 
-With less, every turn would read the whole prompt again, also with a model that nearly fills the
-memory.
+With less, each turn would read the whole prompt again, even if the model nearly fills the memory.
 """
 
 UNKNOWN_CACHE: Final = 2**30
-"""Bytes for stored prompts if the size of the memory is unknown. A choice that fits 8 GB machines.
-"""
+"""Bytes of the cache if the size of the memory is unknown. A choice for machines of 8 GB."""
 
 _PER_REQUEST: Final = 2 * 10**9
-"""Bytes that a request in a batch may need: 16,000 tokens of an 8-billion-parameter model."""
+"""Bytes for one request of a batch: 16,000 tokens of a model with 8 billion parameters."""
 
 _MAX_CONCURRENT: Final = 8
-"""The most requests at once. A choice: more make each too slow to wait for on one machine."""
+"""The limit of requests at once. A choice: with more, each is too slow on one machine."""
 
 ALLOWED: Final = {
     "--adapter-path": 1,
@@ -57,15 +52,15 @@ ALLOWED: Final = {
     "--prompt-concurrency": 1,
     "--quantized-kv-start": 1,
 }
-"""The options that the setting may hold, with the number of their values.
+"""The options that the setting may have, each with the number of its values.
 
-Left out are options that say who reaches the server, which model it runs, and whether code in a
-model's folder is run.
+Options that change who can reach the server, which model it runs, or whether it runs code in a
+model's folder are not allowed.
 """
 
 
-def memory_options(model: Path, memory: int | None = None) -> list[str]:
-    """Return the options that bound what the server holds beside the weights.
+def find_memory_options(model: Path, memory: int | None = None) -> list[str]:
+    """Return the options that limit the server's memory, without the weights.
 
     Without them its cache of prompts grows until the memory is full.
 
@@ -91,7 +86,7 @@ def check_options(words: Sequence[str]) -> tuple[str, ...]:
     """Check the words of ``backend.server_options``, and return them.
 
     Raises:
-        UsageError: one is no option that may be set, or lacks its value.
+        UsageError: an option may not be set, or its value is missing.
     """
     words = require_texts("options", words, "give the words of the options as a list")
     rest = list(words)
@@ -99,7 +94,7 @@ def check_options(words: Sequence[str]) -> tuple[str, ...]:
         name, equals, _ = rest.pop(0).partition("=")
         if name not in ALLOWED:
             raise UsageError(
-                f"{name!r} is no option of the server that may be set",
+                f"{name!r} is not a server option that may be set",
                 hint=f"use {', '.join(ALLOWED)}",
             )
         if not equals and (not rest or rest.pop(0).startswith("--")):

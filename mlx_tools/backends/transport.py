@@ -1,4 +1,4 @@
-"""The exchange with one server over its open connections."""
+"""Requests to one server, over connections that stay open."""
 
 from __future__ import annotations
 
@@ -47,16 +47,14 @@ CONNECT_TIMEOUT: Final = 10.0
 """Seconds to connect. A choice: a server on this machine or network accepts within milliseconds."""
 
 KEEPALIVE_SECONDS: Final = 60.0
-"""Seconds that an unused connection stays open: a tool may run that long between two completions.
-"""
+"""Seconds that an unused connection stays open: so long a tool may run between two completions."""
 
 ERROR_BYTES: Final = 1 << 16
-"""The most bytes read of an error's body. A choice: messages are shorter, web pages may be longer.
+"""The bytes that are read of an error's body. A choice: messages are shorter, web pages may not be.
 """
 
 DRAIN_SECONDS: Final = 0.1
-"""Seconds to wait for the end of an answer that is complete: its connection can be reused only
-then."""
+"""Seconds to wait for the end of a complete answer, after which its connection can be reused."""
 
 _BLANK: Final = b" \t\r\n\xef\xbb\xbf"
 """Bytes that may come before JSON: white space, and a byte order mark."""
@@ -68,19 +66,22 @@ class ResponseStart:
 
     response: httpx.Response
     stream: AsyncIterator[bytes]
+    """The bytes after the first ones."""
     first: bytes
+    """The first bytes."""
     waits: ResponseWaits
+    """The deadlines of the waits for more bytes."""
 
     @property
     def whole(self) -> bool:
-        """True if the answer is one JSON value and no stream.
+        """True if the answer is one JSON value, not a stream.
 
-        Its first character tells: a server may answer either way, whatever was asked for.
+        Its first character shows that; servers do not always follow ``stream`` in the request.
         """
         return self.first.lstrip(_BLANK).startswith((b"{", b"["))
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Yield the bytes, from the first on."""
+        """Yield all bytes, with the first ones."""
         yield self.first
         while True:
             try:
@@ -98,10 +99,9 @@ class ResponseStart:
         return await self.waits.wait(self.stream.__anext__, max_seconds)
 
     async def drain(self) -> None:
-        """Wait a moment for the end of an answer that is not needed any more."""
-        # An HTTP/1.0 server closes the connection after each answer, so there is nothing to reuse.
+        """Wait a moment for the end of an answer, so that its connection can be reused."""
         if self.response.http_version == "HTTP/1.0":
-            return  # HTTP/1.0 closes its connection anyway
+            return  # the server closes the connection after each answer
         try:
             while True:
                 await self.next(DRAIN_SECONDS)
@@ -109,25 +109,25 @@ class ResponseStart:
             return
 
     async def aclose(self) -> None:
-        """Release the connection; it is closed if the answer was not read to its end."""
+        """Release the connection; close it if the answer was not read to its end."""
         self.waits.close()
         await self.response.aclose()
 
 
 _PLAIN: Final = frozenset(("Content-Type", "Accept", "Accept-Encoding"))
-"""Headers that hold no key; any other may."""
+"""Headers without a key; any other header may have one."""
 
 
 class Exchange:
     """Sends requests to one server.
 
-    Its connections stay open as long as the event loop in which they were made, or until `aclose`.
-    Each event loop has its own.
+    Connections stay open until `aclose`, or until the end of their event loop. Each event loop has
+    its own connections.
 
     Args:
         address: the server's address.
         headers: sent with every request.
-        client: a client of the caller to use instead; it is never closed here.
+        client: a client of the caller to use instead, which is never closed here.
     """
 
     def __init__(
@@ -152,16 +152,17 @@ class Exchange:
         """Send a request for a completion, and wait for the first byte of its answer.
 
         Args:
-            body: the body as OpenAI's interface has it.
+            body: the body in the format of OpenAI's interface.
             limits: the deadlines of the request.
-            silent: no sign of life can be expected before the whole answer has come.
+            silent: True if the server sends nothing before its whole answer.
             watch: called while the server is silent; raises if it cannot answer any more.
 
         Raises:
-            ConnectionDropped, ServerFailed, EmptyResponse: it may work if it is sent once more.
+            ConnectionDropped, ServerFailed, EmptyResponse: the request may succeed if it is sent
+                once more.
             BackendError: any other failure.
         """
-        # Imported late: it loads asyncio, and most commands send no request.
+        # Imported late: it imports asyncio, and most commands send no request.
         from mlx_tools.backends.waits import ResponseWaits
 
         path, body = self.target(body)
@@ -187,11 +188,11 @@ class Exchange:
                 raise
 
     def target(self, body: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-        """Return the path that a body is sent to, and the body as it is sent."""
+        """Return the path for a request, and the body in the server's own format."""
         return f"/v1/{'chat/' if 'messages' in body else ''}completions", body
 
     def decode_stream(self, path: str, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Return the bytes of an answer in the form of OpenAI's interface."""
+        """Return the bytes of an answer in the format of OpenAI's interface."""
         return stream
 
     async def _start_response(
@@ -201,11 +202,10 @@ class Exchange:
         if response.status_code == 200:
             stream = self.decode_stream(response.request.url.path, stream)
         if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-            # unpacking it could take any amount of memory
+            # A small compressed answer could unpack to any amount of memory.
             raise BackendBroken(f"{self._address} sent compressed bytes that were not asked for")
 
-        # One byte shows that an answer has begun; of an error as much is read as its message may
-        # need.
+        # One byte shows that an answer has begun; of an error, the whole message is needed.
         wanted = 1 if response.status_code == 200 else ERROR_BYTES
         while len(first.lstrip(_BLANK)) < wanted and len(first) < ERROR_BYTES:
             try:
@@ -228,7 +228,7 @@ class Exchange:
 
     @contextmanager
     def map_errors(self) -> Iterator[None]:
-        """Turn errors of httpx and of the system, raised within, into errors of our tree."""
+        """Raise errors of httpx and of the system, within the block, as `MlxToolsError`."""
         import httpx
 
         try:
@@ -237,24 +237,24 @@ class Exchange:
             raise self.as_backend_error(error) from error
 
     def as_backend_error(self, error: Exception) -> MlxToolsError:
-        """Return the error of our tree for one of httpx or of the system.
+        """Return the `MlxToolsError` for an error of httpx or of the system.
 
-        Names a proxy on the way.
+        The hint names the proxy, if one is used.
         """
         mapped = translate(error, str(self._address))
         if mapped.hint == START_HINT and self._client_options and self._client_options["trust_env"]:
             mapped.hint = _describe_proxy(self._address) or mapped.hint
-        mapped.hint = local_network_hint(self._address, error) or mapped.hint
+        mapped.hint = find_network_hint(self._address, error) or mapped.hint
         return mapped
 
     async def client(self) -> httpx.AsyncClient:
-        """Return the running event loop's HTTP client; make it at its first use."""
+        """Return the HTTP client of the running event loop; make it if there is none."""
         from asyncio import get_running_loop
 
         if self._client is not None:
             return self._client
         loop = get_running_loop()
-        # A connection belongs to the event loop that opened it: another loop cannot wait for it.
+        # A connection can be used only in the event loop that opened it.
         if loop not in self._clients or self._clients[loop][0].is_closed:
             self._clients = {
                 loop_key: entry
@@ -263,17 +263,13 @@ class Exchange:
             }
             client = self._new_client()
             keeper = _closing(client)
-            # The generator must have begun in this loop: only then does the loop close it at its
-            # end.
+            # The generator must begin in this loop, so that the loop closes it at its end.
             await anext(keeper)
             self._clients[loop] = client, keeper
         return self._clients[loop][0]
 
     async def aclose(self) -> None:
-        """Close the connections of the running event loop.
-
-        A later request opens them again.
-        """
+        """Close the running event loop's connections; a later request opens them again."""
         from asyncio import get_running_loop
 
         if entry := self._clients.pop(get_running_loop(), None):
@@ -288,7 +284,7 @@ class Exchange:
             self._client_options = client_options(
                 self._address, has_key=not _PLAIN.issuperset(self._headers)
             )
-        # No timeouts of httpx: `Deadlines` limits each wait, in the terms of the request.
+        # No read timeouts of httpx: `Deadlines` limits each wait, by the request's timeouts.
         timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT)
         if self._address.loopback and self._address.base.startswith("http:"):
             return LoopbackClient(timeout, KEEPALIVE_SECONDS)
@@ -304,8 +300,8 @@ class Exchange:
 
 def _encode(body: Mapping[str, Any]) -> bytes:
     """Return a request's body as JSON."""
-    # msgspec writes a long prompt in a seventh of the time. It would write NaN as null, which
-    # `check_request` forbids in the fields of a completion, and nothing in the schemas of tools.
+    # msgspec writes a long prompt in a seventh of the time, but NaN as null. In a completion
+    # `check_request` has refused NaN; in messages and tools it must be an error here.
     if "messages" not in body:
         with suppress(TypeError, ValueError, OverflowError):
             return msgspec.json.encode(body)
@@ -313,8 +309,8 @@ def _encode(body: Mapping[str, Any]) -> bytes:
 
 
 def _raw_bytes(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Return the bytes of an answer as they come, which are not compressed."""
-    # Not `aiter_bytes`: it unpacks and cuts each piece anew, at twice the cost of reading it.
+    """Return the bytes of an answer as they come; they are not compressed."""
+    # Not `aiter_bytes`, which decodes and cuts each piece again, and takes twice as long.
     stream: Any = response.stream
     return aiter(stream)
 
@@ -322,8 +318,8 @@ def _raw_bytes(response: httpx.Response) -> AsyncIterator[bytes]:
 def client_options(address: Address, *, has_key: bool) -> dict[str, Any]:
     """Return the options of an HTTP client (httpx's, or one like it) for a server.
 
-    Certificates and proxies are those of the environment. No proxy is used for this machine, nor
-    over plain http if a key is sent (``has_key``): the proxy could read it.
+    Certificates and proxies are those of the environment. No proxy is used for this machine. Nor is
+    one used for plain http with a key (``has_key``), because the proxy could read the key.
 
     Raises:
         UsageError: the environment's certificates cannot be used.
@@ -331,18 +327,18 @@ def client_options(address: Address, *, has_key: bool) -> dict[str, Any]:
     import httpx
 
     plain = address.base.startswith("http:")
-    # A proxy on the way of plain http reads every header.
+    # A proxy can read every header of plain http.
     proxied = not address.loopback and not (plain and has_key)
     with proxy_named():
-        # a TLS context takes 15 to 50 ms: not for plain http to this machine
+        # Making a TLS context takes 15 to 50 ms, so none is made for plain http to this machine.
         context = httpx.create_ssl_context(verify=not (plain and address.loopback))
     return {"verify": context, "trust_env": proxied, "follow_redirects": False}
 
 
-def local_network_hint(
+def find_network_hint(
     address: Address, error: BaseException, platform: str = sys.platform
 ) -> str | None:
-    """Return what to do if macOS may forbid the local network, else None."""
+    """Return the hint if macOS may forbid access to the local network, else None."""
     host = urlsplit(address.base).hostname or ""
     is_local = host.endswith(".local")
     with suppress(ValueError):
@@ -354,22 +350,19 @@ def local_network_hint(
 
 
 def _describe_proxy(address: Address) -> str | None:
-    """Return what to do if an unreachable server is asked through a proxy.
-
-    None without a proxy.
-    """
+    """Return the hint for an unreachable server behind a proxy, None without a proxy."""
     from urllib.request import getproxies, proxy_bypass
 
     scheme, _, host_and_path = address.base.partition("://")
     if not {scheme, "all"} & set(getproxies()) or proxy_bypass(host_and_path.partition("/")[0]):
         return None
     name = f"{scheme.upper()}_PROXY"
-    return f"it is asked by way of the proxy of {name} or ALL_PROXY; NO_PROXY names what is not"
+    return f"the request uses the proxy of {name} or ALL_PROXY; NO_PROXY lists exceptions"
 
 
 @contextmanager
 def proxy_named() -> Iterator[None]:
-    """Turn errors about proxy and certificate settings into a `UsageError`."""
+    """Raise errors of proxy and certificate settings, in the block, as `UsageError`."""
     try:
         yield
     except (ImportError, ValueError, OSError) as error:
@@ -382,8 +375,8 @@ def proxy_named() -> Iterator[None]:
 async def _closing(client: httpx.AsyncClient) -> AsyncGenerator[None, None]:
     """Close ``client`` when this generator is closed.
 
-    An event loop closes the generators that were begun in it when it ends, and when nobody holds
-    them any more. So nobody has to close a backend, and no connection outlives its loop.
+    An event loop closes its generators when it ends, and when nothing refers to them any more. So
+    callers need not close a backend, and no connection outlives its loop.
     """
     try:
         yield

@@ -1,11 +1,8 @@
-"""Verdicts.
+"""Verdicts: the best style and strategy for a model, as measured.
 
-Which style and strategy a model follows best, as measured, and their files.
-
-`mlx_tools.app.probe` measures them. They are JSON files in the state folder, one for each
-model; the embedded model's comes with mlx-tools. A file is replaced as a whole, so a reader sees
-the old or the new one. A file that cannot be read is passed over, and the caller gets a line about
-it.
+`mlx_tools.app.probe` measures them. Each is a JSON file in the state folder; the embedded model's
+verdict comes with mlx-tools. A file is replaced in one step, so a reader sees the old or the new
+one. A file that cannot be read is ignored, and the caller gets a message about it.
 """
 
 from __future__ import annotations
@@ -34,41 +31,41 @@ StrategyChoice = Literal["auto", "free", "guided", "grammar"]
 STRATEGIES: Final[tuple[StrategyChoice, ...]] = get_args(StrategyChoice)
 STYLES: Final[tuple[StyleChoice, ...]] = get_args(StyleChoice)
 DEFAULT_STYLE: Final[Style] = "jsonl"
-"""The style if nothing was measured."""
+"""The style of a model that was not measured."""
 
 MAX_BYTES: Final = 1 << 20
-"""The longest file that is read: a verdict has a few kilobytes."""
+"""The limit of a file in bytes: a verdict has a few kilobytes."""
 
 WEAK_BELOW: Final = 0.5
-"""A model is weak if it is right on less than this share of the probe's questions.
+"""A model is weak if its share of right answers in the probe is smaller than this.
 
 Half: below it the model is wrong more often than right.
 """
 
 _NATIVE: Final = "native-"
-"""The beginning of the names of files about a server's own function calling."""
+"""The beginning of the file names of native verdicts."""
 
 SHIPPED: Final = "config/verdicts/{}.json"
-"""The place of the verdicts that come with mlx-tools."""
+"""The path of the verdicts that come with mlx-tools."""
 
 
 class NoVerdict(ValueError):
-    """The text is no verdict of this format; says why."""
+    """The text is not a verdict of this format; the message says why."""
 
 
 class StyleVerdict(Struct, frozen=True):
     """The result for one style."""
 
     strategy: StrategyChoice
-    """The strategy to begin with: ``auto`` if none is known to be better."""
+    """The strategy to begin with; ``auto`` if no strategy is known to be better."""
     fallback: Literal["auto", "free", "guided"] = field(name="otherwise")
-    """Replaces ``strategy`` if that is ``grammar`` and the backend takes none."""
+    """The strategy for backends without grammars, if ``strategy`` is ``grammar``."""
     reason: str = ""
     """The reason, in words."""
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """The measurement of one model, and what follows from it."""
+    """The measurement of one model, and the best style by it."""
 
     format: Literal[1] = 1
     model: str
@@ -78,11 +75,13 @@ class Verdict(Struct, frozen=True, kw_only=True):
     styles: Mapping[Style, StyleVerdict]
     """The result for each style."""
     reason: str = ""
+    """The reason for the style, in words."""
     measured_at: str = ""
-    """The wall clock (ISO 8601, UTC)."""
+    """The time by the wall clock (ISO 8601, UTC)."""
     questions: int = 0
+    """The number of questions."""
     prompts: str = ""
-    """A digest of the words that the model reads in every run."""
+    """A digest of the prompt texts (`mlx_tools.store.digest_words`)."""
     probe: str = ""
     """A digest of the questions."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -92,25 +91,26 @@ class Verdict(Struct, frozen=True, kw_only=True):
     rows: tuple[Mapping[str, Any], ...] = field(name="measured", default=())
     """The figures, one object for each style and strategy."""
     command: str = ""
-    """The command that measures it again, if the verdict comes with mlx-tools."""
+    """The command to measure again, if the verdict comes with mlx-tools."""
 
     @property
     def strategy(self) -> StrategyChoice:
-        """The strategy to begin with, in the style to use."""
+        """The strategy to begin with, for the style to use."""
         return self.styles[self.style].strategy
 
     @property
     def weak(self) -> bool:
-        """True if the model was right on less than half of the questions in every style.
+        """True if less than half of the model's answers were right, in every style.
 
-        The upper end of the interval decides: a few unlucky answers do not make a model weak.
+        The upper end of the interval counts, so that a few unlucky answers do not make a model
+        weak.
         """
         ends = [row.get("correct_interval") for row in self.rows]
         uppers = [end[1] for end in ends if isinstance(end, list | tuple) and len(end) == 2]
         return bool(uppers) and max(uppers) < WEAK_BELOW
 
     def to_json(self) -> dict[str, Any]:
-        """Return the verdict as JSON types, which `parse_verdict` reads."""
+        """Return the verdict as a JSON object, which `parse_verdict` reads."""
         value = {"format": self.format, "strategy": self.strategy, **to_builtins(self)}
         if not self.command:
             del value["command"]
@@ -125,15 +125,17 @@ class NativeVerdict(Struct, frozen=True, kw_only=True):
 
     format: Literal[1] = 1
     server: str
-    """The server's address, or a name for servers that we start."""
+    """The server's address, or a name for servers that mlx-tools starts."""
     model: str
+    """The model's identity (`model_identity`)."""
     passed: bool
+    """True if the server's function calling works with this model."""
     obeys: bool = False
-    """The server obeys a tool choice."""
+    """True if the server obeys a tool choice."""
     completes: bool = False
-    """The server completes text too."""
+    """True if the server also completes text."""
     reason: str = ""
-    """The reason why it passed, or why not."""
+    """The reason why the trial passed or failed."""
     measured_at: str = ""
 
 
@@ -141,18 +143,18 @@ def parse_verdict(text: bytes, model: str) -> Verdict:
     """Read the verdict on ``model`` in the text of a file.
 
     Raises:
-        NoVerdict: the text is anything else.
+        NoVerdict: the text is not a verdict on this model.
     """
-    verdict = _parsed(text, Verdict)
+    verdict = _parse(text, Verdict)
     if verdict.style not in verdict.styles:
         raise NoVerdict(f"styles: {verdict.style} is missing")
-    # A file may have been copied or renamed: its own field decides, not its name.
+    # A file may have been copied or renamed: the field counts, not the file's name.
     if verdict.model != model:
         raise NoVerdict("it is on another model")
     return verdict
 
 
-def _parsed(text: bytes, kind: type[T]) -> T:
+def _parse(text: bytes, kind: type[T]) -> T:
     if len(text) > MAX_BYTES:
         raise NoVerdict("it is too long")
     try:
@@ -161,7 +163,7 @@ def _parsed(text: bytes, kind: type[T]) -> T:
         raise NoVerdict(str(error)) from None
 
 
-# --- what it decides --------------------------------------------------------------------------
+# --- the choice of style and strategy ---------------------------------------------------------
 
 
 class VerdictChoice(Struct, frozen=True, kw_only=True):
@@ -172,9 +174,9 @@ class VerdictChoice(Struct, frozen=True, kw_only=True):
     verdict: Verdict | None = None
     source: Literal["", "stored", "shipped"] = ""
     place: str = ""
-    """The file."""
+    """The path of the file."""
     problem: str = ""
-    """One line about a file that was passed over."""
+    """One line about a file that was ignored, or empty."""
 
 
 class PromptChoice(Struct, frozen=True):
@@ -183,7 +185,7 @@ class PromptChoice(Struct, frozen=True):
     style: Style
     strategy: StrategyChoice
     reasons: Mapping[str, Any] = field(default_factory=dict)
-    """For the session's header: which verdict decided what; empty if none did."""
+    """The verdict and its reasons, for the session's header; empty if no verdict was used."""
     weak: bool = False
     """True if the verdict says that the model is weak."""
 
@@ -197,13 +199,13 @@ def decide(
 ) -> PromptChoice:
     """Return the style and strategy of a run.
 
-    A named style or strategy wins. For ``auto`` the verdict decides, else the defaults.
+    A named style or strategy wins. ``auto`` is replaced by the verdict, otherwise by the defaults.
 
     Args:
         style: the wanted style.
         strategy: the wanted strategy.
         verdict_choice: the verdict on the model.
-        grammars: True if the backend can hold a model to a grammar.
+        grammars: True if the backend takes grammars.
     """
     verdict = verdict_choice.verdict
     if "auto" not in (style, strategy):
@@ -225,7 +227,7 @@ def decide(
         style_verdict = verdict.styles.get(chosen_style)
         if style_verdict is None:
             style_verdict = StyleVerdict("auto", "auto", f"{chosen_style} was not measured")
-        # A verdict may have been measured with a backend that takes grammars, unlike this one.
+        # The verdict may have been measured with another backend, which takes grammars.
         is_usable = style_verdict.strategy != "grammar" or grammars
         strategy, reasons["strategy"] = (
             style_verdict.strategy if is_usable else style_verdict.fallback,
@@ -234,7 +236,7 @@ def decide(
     return PromptChoice(chosen_style, strategy, reasons=reasons, weak=verdict.weak)
 
 
-# --- where it is kept -------------------------------------------------------------------------
+# --- files ------------------------------------------------------------------------------------
 
 
 class VerdictStore(Struct, frozen=True):
@@ -243,11 +245,8 @@ class VerdictStore(Struct, frozen=True):
     folder: Path = field(default_factory=lambda: state_dir() / "verdicts")
 
     def path(self, model: str) -> Path:
-        """Return the file for a model's identity.
-
-        Readable, and never that of another model.
-        """
-        # Two names may be alike once unsafe characters are replaced; the digest keeps them apart.
+        """Return the path of the file for a model's identity. Each model has its own."""
+        # Two names may be the same after unsafe characters are replaced, but not their digests.
         digest = hashlib.sha256(model.encode(errors="surrogatepass")).hexdigest()[:12]
         readable = re.sub(r"[^A-Za-z0-9._]+", "-", model).strip("-.")[:60]
         return self.folder / f"{readable or 'model'}-{digest}.json"
@@ -265,23 +264,20 @@ class VerdictStore(Struct, frozen=True):
         except (OSError, NoVerdict) as error:
             reason = clean(getattr(error, "strerror", None) or str(error), 200)
             advice = "mlx-tools doctor --probe measures again"
-            line = f"the verdict {path} is passed over: {reason}; {advice}"
+            line = f"the verdict {path} is ignored: {reason}; {advice}"
             return VerdictChoice(model=model, place=str(path), problem=line)
         return VerdictChoice(model=model, verdict=verdict, source="stored", place=str(path))
 
     def save(self, verdict: Verdict) -> Path:
-        """Store a verdict in place of the model's earlier one, and return its file.
+        """Store a verdict; it replaces the model's earlier one. Return the file's path.
 
         Raises:
-            UsageError: it cannot be written; the earlier verdict is then still there.
+            UsageError: the file cannot be written; the earlier verdict then stays.
         """
         return self._write(self.path(verdict.model), verdict.to_json())
 
     def native(self, server: str, model: str) -> NativeVerdict | None:
-        """Return the verdict on a server's own calling with a model.
-
-        None if there is none.
-        """
+        """Return the native verdict on a server with a model, None if there is none."""
         verdict = self._read_native(self._native_path(server, model))
         is_same = verdict is not None and (verdict.server, verdict.model) == (server, model)
         return verdict if is_same else None
@@ -300,7 +296,7 @@ class VerdictStore(Struct, frozen=True):
         return tuple(sorted(verdicts, key=lambda verdict: verdict.server))
 
     def save_native(self, verdict: NativeVerdict) -> Path:
-        """Store a native verdict in place of the earlier one. Raises as `save` does."""
+        """Store a native verdict; it replaces the earlier one. Raise as `save` does."""
         path = self._native_path(verdict.server, verdict.model)
         return self._write(path, to_builtins(verdict))
 
@@ -310,9 +306,9 @@ class VerdictStore(Struct, frozen=True):
 
     def _read_native(self, path: Path) -> NativeVerdict | None:
         try:
-            return _parsed(read_regular(path, MAX_BYTES), NativeVerdict)
+            return _parse(read_regular(path, MAX_BYTES), NativeVerdict)
         except (OSError, NoVerdict):
-            return None  # it is measured again
+            return None  # as if it was never measured
 
     def _write(self, path: Path, value: Mapping[str, Any]) -> Path:
         private_dir(self.folder)
@@ -320,16 +316,16 @@ class VerdictStore(Struct, frozen=True):
             write_whole(path, json.dumps(value, indent=1).encode() + b"\n")
         except OSError as error:
             raise UsageError(
-                f"the verdict cannot be kept in {self.folder}: {error.strerror}",
+                f"the verdict cannot be stored in {self.folder}: {error.strerror}",
                 hint="free some space, or name another folder by MLX_TOOLS_STATE_DIR",
             ) from None
         return path
 
 
 def find_verdict(model: str | None, store: VerdictStore | None = None) -> VerdictChoice:
-    """Return the verdict on the model with this identity; never raises.
+    """Return the verdict on the model with this identity; never raise.
 
-    A verdict measured here comes first, then one that comes with mlx-tools (on the embedded model).
+    A verdict that was measured on this machine comes before one that comes with mlx-tools.
     """
     if model is None:
         return VerdictChoice()
@@ -337,7 +333,7 @@ def find_verdict(model: str | None, store: VerdictStore | None = None) -> Verdic
         stored = (store or VerdictStore()).get(model)
     except MlxToolsError as error:
         stored = VerdictChoice(model=model, problem=str(error))
-    from mlx_tools.backends.models.embedded import EMBEDDED  # which knows how to download
+    from mlx_tools.backends.models.embedded import EMBEDDED  # late: it imports much
 
     if stored.verdict is None and model in EMBEDDED:
         place = SHIPPED.format(model)

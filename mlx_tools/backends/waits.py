@@ -1,6 +1,6 @@
-"""Waits with a deadline that follow each other, as for the parts of a response.
+"""Waits with deadlines for the parts of a response.
 
-A stream has hundreds of them a second, so they share one timer, and none has a task of its own.
+A stream has hundreds of waits a second. So they share one timer, and need no tasks of their own.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 
 class WaitTimer:
-    """A timer for waits that follow each other and are mostly short.
+    """A timer for many short waits, one after the other.
 
-    Setting it later than it was set before costs nothing: the event loop calls it at the earlier
-    time, and it sets itself anew then. It belongs to the event loop in which it was made.
+    Moving it to a later time costs nothing: the event loop calls it at the earlier time, and then
+    it is scheduled again. It belongs to the event loop in which it was made.
 
     Args:
-        callback: called at the time that was set last, unless it was unset.
+        callback: called at the time that was set last, unless the timer was stopped.
     """
 
     def __init__(self, callback: Callable[[], None]) -> None:
@@ -32,38 +32,38 @@ class WaitTimer:
         self._handle: asyncio.TimerHandle | None = None
 
     def start(self, seconds: float) -> None:
-        """Call back in so many seconds; an earlier setting is void."""
+        """Call back after ``seconds``; this replaces an earlier time."""
         self._due = due = self._loop.time() + seconds
         if self._handle is not None and self._handle.when() > due:
             self._handle.cancel()
             self._handle = None
         if self._handle is None and due < math.inf:
-            self._handle = self._loop.call_at(due, self._look)
+            self._handle = self._loop.call_at(due, self._check)
 
     def stop(self) -> None:
-        """Call back no more, unless it is started again."""
+        """Stop the timer; it can be started again."""
         self._due = math.inf
 
     def close(self) -> None:
-        """Stop for good, and let go of the event loop's timer and of the callback."""
+        """Stop for good, and release the event loop's timer and the callback."""
         self._due, self._callback = math.inf, _do_nothing
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._handle = None
         if self._due == math.inf:
             return
         if self._loop.time() < self._due:
-            self._handle = self._loop.call_at(self._due, self._look)
+            self._handle = self._loop.call_at(self._due, self._check)
         else:
             self._due = math.inf
             self._callback()
 
 
 def _do_nothing() -> None:
-    """Replace the callback of a closed timer, which else could keep its owner alive."""
+    """Replace the callback of a closed timer, which could keep its owner alive."""
 
 
 class ResponseWaits:
@@ -71,8 +71,8 @@ class ResponseWaits:
 
     Args:
         limits: the deadlines of the request.
-        silent: no sign of life can be expected before the whole answer has come.
-        watch: called again and again in a long silence; raises if no answer can come any more.
+        silent: True if the server sends nothing before its whole answer.
+        watch: called repeatedly in a long silence; raises if no answer can come any more.
         interval: seconds of silence between two calls of ``watch``.
     """
 
@@ -87,11 +87,11 @@ class ResponseWaits:
         self._limits, self._silent, self._watch, self._interval = limits, silent, watch, interval
         self._loop = asyncio.get_running_loop()
         self._timer = WaitTimer(self._check_time)
-        self._task: asyncio.Task[object] | None = None  # that waits
+        self._task: asyncio.Task[object] | None = None  # the task that waits
         self._end = self._watch_due = math.inf
         self._limit = 0.0, False
         self._watching: asyncio.Task[None] | None = None
-        self._error: Exception | None = None  # for which the wait under way is cancelled
+        self._error: Exception | None = None  # the reason why the present wait is cancelled
 
     async def wait(self, part: Callable[[], Awaitable[T]], max_seconds: float | None = None) -> T:
         """Return what ``part`` returns, within ``max_seconds`` seconds if given.
@@ -101,7 +101,7 @@ class ResponseWaits:
             Exception: what ``part`` raises, or ``watch``.
         """
         self._limit = seconds, _ = self._limits.limit(max_seconds, silent=self._silent)
-        # With no time left nothing is awaited at all: a wait of 0 seconds could still succeed.
+        # If no time is left, nothing is awaited: a wait of 0 seconds could still succeed.
         if seconds <= 0:
             raise self._limits.error(*self._limit)
         task = asyncio.current_task()
@@ -111,7 +111,7 @@ class ResponseWaits:
         try:
             return await part()
         except asyncio.CancelledError:
-            # As in `asyncio.timeout`: if others want the task to end too, that comes first.
+            # As in `asyncio.timeout`: if others have cancelled the task, too, that comes first.
             if self._error is None or task.cancelling() > requests + 1:
                 raise
             raise self._error from None
@@ -119,10 +119,10 @@ class ResponseWaits:
             if self._error is not None:
                 task.uncancel()
             self._finish()
-            del task  # the error refers to this frame: without this they keep each other alive
+            del task  # the error refers to this frame; both would keep each other alive
 
     def close(self) -> None:
-        """Let go of the event loop's timer; there are no further waits."""
+        """Release the event loop's timer; there are no further waits."""
         self._timer.close()
 
     def _begin(self, task: asyncio.Task[object], seconds: float) -> None:

@@ -1,14 +1,9 @@
-"""The completions interface as bytes.
+"""The completions interface: bodies of requests, and streams of answers. No I/O.
 
-The body of a request, the stream of an answer.
-
-Nothing here does I/O.
-
-**Every request carries a seed.** mlx-lm's server runs requests without a seed in a batch. There a
-prompt whose tokens its cache holds whole ends the thread that runs the model, for every client and
-until a restart. A request with a seed is served on its own, where the same fault is caught and
-answered. So no request built here can kill the server, whatever was asked before and by whom;
-docs/backends.md has the measurements.
+**Every request has a seed.** mlx-lm's server runs requests without a seed in a batch. If its cache
+then has exactly a prompt's tokens, the thread that runs the model dies, for all clients and until a
+restart. A request with a seed runs alone; there the same error is caught and answered. So no
+request that is made here can kill the server. docs/backends.md has the measurements.
 """
 
 from __future__ import annotations
@@ -21,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from mlx_tools.backends.interface import Chunk, CompletionRequest, GrammarText
-from mlx_tools.backends.server_errors import LOG_HINT, context_hint, error_text
+from mlx_tools.backends.server_errors import LOG_HINT, error_text, find_context_hint
 from mlx_tools.errors import (
     BackendBroken,
     BackendError,
@@ -37,14 +32,14 @@ from mlx_tools.process import clean
 # --- a request --------------------------------------------------------------------------------
 
 GrammarOption = Literal["grammar", "structured_outputs"]
-"""The request field that takes a grammar: llama.cpp's, and vLLM's."""
+"""The request field for a grammar: llama.cpp's, and vLLM's."""
 
 GRAMMAR_HINT: Final = "use the strategy guided, or the model in this process: --backend local"
-"""Advice if a backend cannot hold its model to a grammar."""
+"""The hint if a backend does not take grammars."""
 
 
 def grammar_fields(option: GrammarOption, grammar: GrammarText) -> dict[str, Any]:
-    """Return the fields that hold a completion to a grammar."""
+    """Return the request fields for a grammar."""
     if option == "structured_outputs":
         return {option: {"grammar": grammar.gbnf}}
     return {option: grammar.gbnf}
@@ -86,12 +81,12 @@ _ALLOWED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
 
 
 def check_request(request: CompletionRequest) -> str:
-    """Check a request, and return its prompt as it is sent.
+    """Check a request, and return the prompt to send.
 
-    A lone surrogate (from a file name that is not UTF-8, say) cannot be sent and becomes U+FFFD.
+    A lone surrogate, such as from a file name that is not UTF-8, becomes U+FFFD.
 
     Raises:
-        UsageError: a value cannot be sent; names the value and what is allowed.
+        UsageError: a value cannot be sent; the message has it, and the allowed values.
     """
     wanted = "give a CompletionRequest(prompt=…)"
     require_instance("request", request, CompletionRequest, wanted)
@@ -114,14 +109,14 @@ def completion_body(
 ) -> dict[str, Any]:
     """Return the JSON body of a completion request.
 
-    Without a seed in the request the body gets one that changes no result: 0 if the temperature is
-    0, else a fresh random one.
+    If the request has no seed, the body gets one without an effect on the result: 0 if the
+    temperature is 0, otherwise a new random number.
 
     Args:
         request: the request, which was checked.
-        model: the model's name, None to leave it out.
+        model: the model's name, None to omit it.
         forbidden_tokens: ids of tokens that get a bias of -100.
-        grammar_option: the field in which the server takes a grammar, None if it takes none.
+        grammar_option: the field with which the server takes a grammar, None if it takes none.
         stream: True for a stream with usage at its end, False for one JSON object.
     """
     seed = request.seed
@@ -150,28 +145,27 @@ def completion_body(
 # --- server-sent events -----------------------------------------------------------------------
 
 MAX_EVENT: Final = 1 << 20
-"""The most bytes of a line, and of the data of one event.
+"""The limit in bytes of a line, and of the data of one event.
 
-A choice: the longest honest event is a few kilobytes, and a peer that sends no line end must not
-fill the memory.
+A choice: correct events have at most a few kilobytes, and a server that never sends a line end must
+not fill the memory.
 """
 
 _FIELDS: Final = frozenset((b"data", b"event", b"id", b"retry"))
-"""The fields of the event-stream grammar. Any other line shows that the peer sends no such stream.
-"""
+"""The fields of an event stream. Any other line shows that this is not an event stream."""
 
 
 _WHOLE_EVENTS: Final = re.compile(rb"(?:data: [^\r\n]*+\n\n)++")
-"""Events of one line of data each: nearly all pieces that servers send. They are read in one go."""
+"""Complete events with one line of data each. Nearly all pieces are so, and are read quickly."""
 
 
 class EventReader:
-    """Cuts a stream into the data of its events, in bounded memory.
+    """Splits a stream into the data of its events, in bounded memory.
 
-    Bytes may be split anywhere, also within a character or between ``\\r`` and ``\\n``. It follows
-    the event-stream grammar of the HTML standard (section 9.2.6), with two differences that guard
-    against a peer that sends no event stream: a line that is no field is an error and not skipped,
-    and a line or an event over the limit is an error.
+    Pieces may be split anywhere, also within a character or between ``\\r`` and ``\\n``. It follows
+    the event-stream grammar of the HTML standard (section 9.2.6), but a server may send something
+    else. So a line that is not a field is an error, and is not skipped; and so is a line or an
+    event over the limit.
     """
 
     def __init__(self, address: str) -> None:
@@ -183,13 +177,13 @@ class EventReader:
         self._first = True
 
     def feed(self, piece: bytes | None) -> Iterator[str]:
-        """Take the next bytes and yield the data of each event that they complete.
+        """Take the next bytes, and yield the data of each event that they complete.
 
         Args:
             piece: the next bytes, None at the end of the stream.
 
         Raises:
-            BackendBroken: a line is no field, too long, or not UTF-8. The events before it were
+            BackendBroken: a line is not a field, too long, or not UTF-8. The events before it were
                 yielded.
         """
         piece = b"\n\n" if piece is None else piece
@@ -202,7 +196,7 @@ class EventReader:
                 yield self._decode(event[6:])
             return
         begin = 1 if self._after_cr and piece[:1] == b"\n" else 0
-        self._after_cr = piece.endswith(b"\r")  # its line feed may be still to come
+        self._after_cr = piece.endswith(b"\r")  # its line feed may be in the next piece
         for line in piece[begin:].splitlines(keepends=True):
             self._open += line
             self._check(len(self._open), "a line")
@@ -221,7 +215,7 @@ class EventReader:
             yield self._decode(data)
         elif name == b"data":
             self._data.append(value.removeprefix(b" "))
-            self._size += len(value) + 1  # an empty line takes room too
+            self._size += len(value) + 1  # an empty line takes memory, too
             self._check(self._size, "an event")
         elif line and name not in _FIELDS and not (colon and not name):  # a comment: a keep-alive
             shown = line[:60].decode("utf-8", "backslashreplace")
@@ -250,26 +244,23 @@ _FINISH: Final[Mapping[str, FinishReason]] = {
     **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence"), "stop"),
     **dict.fromkeys(("tool_calls", "function_call"), "tool_calls"),
 }
-"""Finish reasons of servers, and what they mean here.
+"""The finish reason for each word of a server.
 
-Any other word counts as ``length``. Such an end promises nothing, so text that it leaves open
-counts as cut off (reading rule 8 of docs/protocol.md).
+Any other word counts as ``length``: then the text may be incomplete, and is read as cut off
+(reading rule 8 of docs/protocol.md).
 """
 
 _FAILURE_REASONS: Final = frozenset(
     ("error", "abort", "aborted", "cancelled", "canceled", "content_filter")
 )
-"""Finish reasons of a completion that the server gave up: its text is not used."""
+"""Finish reasons of failed completions, whose text is not used."""
 
 _MLX_LM: Final = re.compile(r"\d+\.\d+\.\d+[^-]*-\d+\.\d+\.\d+[^-]*-")
 """The beginning of mlx-lm's ``system_fingerprint``: its own version, then MLX's."""
 
 
 def read_usage(value: Any) -> Usage | None:
-    """Return the token counts of an answer.
-
-    A count that the server leaves out is None.
-    """
+    """Return the token counts of an answer; a count that is missing is None."""
     if not isinstance(value, dict):
         return None
     details = value.get("prompt_tokens_details")
@@ -280,10 +271,7 @@ def read_usage(value: Any) -> Usage | None:
 
 
 def without_surrogates(text: str) -> str:
-    """Return a text that can be encoded.
-
-    Pairs are joined, a lone surrogate becomes U+FFFD.
-    """
+    """Return a text without surrogates: pairs are joined, single ones replaced."""
     if text.isascii():
         return text
     try:
@@ -294,21 +282,20 @@ def without_surrogates(text: str) -> str:
 
 
 TOKEN_BYTES: Final = 1024
-"""More bytes of text than any tokenizer spends on one token (the longest are runs of spaces)."""
+"""A number of bytes that no tokenizer's token has (the longest tokens are runs of spaces)."""
 
 MAX_EMPTY_TOKENS: Final = 3
-"""Tokens that a server may count though they leave no text: the stop token, and one or two held
-back."""
+"""Tokens without text that a server may count: the stop token, and one or two that it holds back.
+"""
 
 
 def check_size(size: int, max_tokens: int, address: str) -> None:
-    """Check that a completion is not longer than its tokens can be.
+    """Check that a completion is not longer than ``max_tokens`` allows.
 
     Raises:
-        BackendBroken: there is more text than ``max_tokens`` tokens can be.
+        BackendBroken: there is more text than ``max_tokens`` tokens can have.
     """
-    # 64 tokens are added, so that a small max_tokens with one long token is no false alarm: a
-    # choice.
+    # 64 tokens more, so that one long token is no error if max_tokens is small. A choice.
     if size > TOKEN_BYTES * (max_tokens + 64):
         raise BackendBroken(
             f"{address} sent far more text than was asked for", hint="it does not honour max_tokens"
@@ -329,24 +316,24 @@ class Collector:
         self._max_tokens = max_tokens
         self._events = EventReader(address)
         self._usage: Usage | None = None
-        self._high = ""  # the first half of a surrogate pair that the server cut in two
+        self._high = ""  # the first half of a surrogate pair that the server has split
         self._bytes = 0
-        self._silent_tokens = 0  # how many tokens may honestly have left no event of their own
+        self._silent_tokens = 0  # the number of tokens that may have no event of their own
         self._texts = 0
         self._mlx_lm = False
-        self._thought = 0  # events of a thought that the server kept, before any text
+        self._thought = 0  # the events of a thought that the server removed, before all text
         self._cut = False
 
     def feed(self, data: bytes | None) -> Iterator[str]:
-        """Take the next bytes of the stream and yield the texts that they add.
+        """Take the next bytes of the stream, and yield the texts that they add.
 
         Args:
             data: the next bytes, None at the end of the stream.
 
         Raises:
-            BackendBroken: the bytes are no stream of completions, there is more text than was asked
-                for, or the stream ended in the middle.
-            BackendRefused: the server sent an error, or gave the completion up.
+            BackendBroken: the bytes are not a stream of a completion, there is too much text, or
+                the stream ended in the middle.
+            BackendRefused: the server sent an error, or a finish reason of a failure.
         """
         try:
             for event in self._events.feed(data):
@@ -357,7 +344,7 @@ class Collector:
         except BackendError:
             if self.finish is None:
                 raise
-            self.done = True  # the text is whole: what follows the reason does not matter
+            self.done = True  # the text is complete: errors after the finish reason do not matter
         if data is None and self.finish is None:
             raise BackendBroken(
                 f"{self._address} broke off in the middle of a completion",
@@ -372,13 +359,13 @@ class Collector:
             raise BackendBroken(f"{self._address} sent what is not UTF-8") from error
         if self.finish is None and "text" not in self.choice:
             raise BackendBroken(f"{self._address} sent what is no completion", hint=LOG_HINT)
-        self._mlx_lm = False  # an answer without events cannot show where text was cut out
+        self._mlx_lm = False  # without events, removed text cannot be noticed
         last = self.last()
         return replace(last, text=text + last.text)
 
     def last(self) -> Chunk:
         """Return the chunk that ends the completion, with the text that was held back."""
-        # [DONE] without a reason promises nothing: text that is open counts as cut off
+        # After [DONE] without a finish reason the text may be incomplete: it counts as cut off.
         text = "\ufffd" if self._high else ""
         return Chunk(text, self.finish or "length", self._usage, self._is_edited())
 
@@ -432,7 +419,8 @@ class Collector:
         if value.get("error"):
             message = clean(error_text(value))
             raise BackendRefused(
-                f"{self._address} broke off with an error: {message}", hint=context_hint(message)
+                f"{self._address} broke off with an error: {message}",
+                hint=find_context_hint(message),
             )
         return value
 
@@ -453,12 +441,12 @@ class Collector:
         return BackendBroken(f"{self._address} sent {content}: {clean(shown, 80)!r}", hint=LOG_HINT)
 
     def _whole_characters(self, text: str) -> tuple[str, int]:
-        """Return the text up to its last whole character, and its size in bytes.
+        """Return the text up to its last complete character, and its size in bytes.
 
         The rest is held back.
 
         Raises:
-            BackendBroken: there is far more text than was asked for.
+            BackendBroken: there is too much text.
         """
         text, self._high = self._high + text, ""
         if text and "\ud800" <= text[-1] <= "\udbff":
@@ -470,15 +458,15 @@ class Collector:
         return text, size
 
     def _retained_bytes(self) -> int:
-        """Return how many bytes of the model's output have come."""
+        """Return the number of bytes of the model's output so far."""
         return self._bytes
 
     def _is_edited(self) -> bool:
-        """Return True if the server surely cut text out of the completion.
+        """Return True if the server has certainly removed text from the completion.
 
-        A thought before all text does not count. mlx-lm's server writes at most one event a token,
-        and an event for every token with text of its own. So tokens that left neither an event nor
-        a cause were cut out. Tokens of any other server left at least a byte each.
+        A thought before all text does not count. mlx-lm's server sends one event for each token
+        with text. So tokens without an event, and without a reason for that, were removed. With any
+        other server each token has at least one byte.
         """
         if self.finish == "tool_calls" or self._cut or (self._thought and not self._bytes):
             return True

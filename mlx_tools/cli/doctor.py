@@ -54,10 +54,10 @@ from mlx_tools.backends import (
     Verdict,
     VerdictChoice,
     VerdictStore,
+    find_forbidden_markers,
     find_served_format,
     find_verdict,
     limit_discovery,
-    native_markers,
     takes_grammar,
 )
 from mlx_tools.cli import options, version
@@ -303,7 +303,7 @@ async def probe(run: RunOptions, selected: SelectedBackend, seconds: float) -> P
 
     def prepare(style: Style) -> None:
         """Forbid a model its own markers for calls, but in the style that has them."""
-        selected.backend.forbidden_tokens = forbidden if native_markers(style) else ()
+        selected.backend.forbidden_tokens = forbidden if find_forbidden_markers(style) else ()
 
     total = len(probe_questions.questions) * len(list_styles(settings)) * len(strategies)
     with progress_counter("probing", total) as step:

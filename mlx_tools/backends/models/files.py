@@ -1,7 +1,4 @@
-"""The files of a model's folder.
-
-Its tokenizer, chat template and context, as plain values.
-"""
+"""The files of a model's folder: tokenizer, chat template and context."""
 
 from __future__ import annotations
 
@@ -26,17 +23,17 @@ _log = logging.getLogger(__name__)
 _TOKEN_SETTINGS: Final = tuple(
     f"{name}_token" for name in ["bos", "eos", "unk", "sep", "pad", "cls", "mask"]
 )
-"""Settings that name one special token each."""
+"""Settings with one special token each."""
 _LISTS: Final = ("additional_special_tokens", "extra_special_tokens")
-"""Settings that hold several special tokens."""
+"""Settings with several special tokens."""
 _POSITIONS: Final = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx")
 """Settings for the size of the context, by families of models."""
 MAX_CONTEXT: Final = 100_000_000
-"""More tokens than this are no size: tokenizers without a limit write 10 ** 30."""
+"""The limit of a context in tokens. A larger number means no limit: tokenizers write 10 ** 30."""
 
 
 class ModelFiles(Struct, frozen=True, kw_only=True):
-    """The files of a model's folder, as read."""
+    """The content of a model's folder."""
 
     path: Path
     name: str
@@ -45,11 +42,11 @@ class ModelFiles(Struct, frozen=True, kw_only=True):
     bos_token: str | None = None
     eos_token: str | None = None
     adds_bos: bool = False
-    """The tokenizer itself puts ``bos_token`` before every text."""
+    """True if the tokenizer itself puts ``bos_token`` before every text."""
     special_tokens: tuple[str, ...] = ()
     """The tokens that the tokenizer flags as special."""
     added_tokens: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """All texts that are one token wherever they stand, special or not, with their ids."""
+    """The ids of all texts that are always one token, special or not."""
     end_tokens: tuple[str, ...] = ()
     """The tokens that end a completion."""
     context: int | None = None
@@ -57,15 +54,15 @@ class ModelFiles(Struct, frozen=True, kw_only=True):
 
 
 def read_model_files(path: Path, name: str | None = None) -> ModelFiles:
-    """Read a model's folder; ``name`` is by default the folder's own.
+    """Read a model's folder; ``name`` is by default the folder's name.
 
-    It follows the order of the transformers library, which mlx-lm uses. ``chat_template.jinja``
-    comes before the template in ``tokenizer_config.json``. End tokens of ``generation_config.json``
-    come before those of ``config.json``. The post-processor in ``tokenizer.json`` decides whether
-    BOS is added, if there is such a file, whatever ``add_bos_token`` says.
+    The order is that of the transformers library, which mlx-lm uses. ``chat_template.jinja`` comes
+    before the template in ``tokenizer_config.json``. End tokens in ``generation_config.json`` come
+    before those in ``config.json``. If ``tokenizer.json`` exists, its post-processor decides if BOS
+    is added, and ``add_bos_token`` does not count.
 
     Raises:
-        ModelError: it is no model's folder, or a file in it cannot be read.
+        ModelError: the folder has no model, or a file in it cannot be read.
     """
     config = _load(path / "config.json")
     if config is None:
@@ -82,7 +79,7 @@ def read_model_files(path: Path, name: str | None = None) -> ModelFiles:
         *_named_tokens(_load(path / "special_tokens_map.json") or {}),
     )
     special = (*(text for text, flagged in added.values() if flagged), *named_tokens)
-    if tokenizer is None:  # only a sentencepiece model: the Llama family's rule
+    if tokenizer is None:  # only a sentencepiece model: then the rule of the Llama family
         adds_bos = bool(settings.get("add_bos_token", bos is not None))
     else:
         try:
@@ -109,9 +106,7 @@ def read_model_files(path: Path, name: str | None = None) -> ModelFiles:
 
 
 def read_context(path: Path) -> int | None:
-    """Return the size of the model's context in tokens.
-
-    None if its files do not say it.
+    """Return the size of the model's context in tokens, None if unknown.
 
     Raises:
         ModelError: a file cannot be read.
@@ -197,12 +192,10 @@ def _context(config: Mapping[str, Any], settings: Mapping[str, Any]) -> int | No
 
 
 def _tokenizer_members(path: Path) -> dict[str, Any] | None:
-    """Return ``added_tokens`` and ``post_processor`` of a ``tokenizer.json``.
+    """Return ``added_tokens`` and ``post_processor`` of a ``tokenizer.json``, or None.
 
-    None without a file.
-
-    The two are read without the rest: the vocabulary, which comes after them, has up to 30 MB. A
-    search for the key with its quotes is safe, since JSON escapes the quotes within a text.
+    The rest is not parsed, because the vocabulary has up to 30 MB. It is safe to search for a key
+    with its quotes, because JSON escapes quotes within a text.
     """
     if not path.is_file():
         return None
@@ -219,7 +212,7 @@ def _tokenizer_members(path: Path) -> dict[str, Any] | None:
 
 
 def _load(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in a file; None if there is no such file."""
+    """Return the JSON object in a file, None if there is no such file."""
     if not path.is_file():
         return None
     try:
@@ -243,10 +236,7 @@ def _unreadable(path: Path, error: Exception) -> ModelError:
 
 
 def _text(token: Any) -> str | None:
-    """Return a token's text.
-
-    It is the value itself, or stands in an object with its flags.
-    """
+    """Return a token's text: the value itself, or in an object with flags."""
     return _string(token.get("content") if isinstance(token, dict) else token)
 
 
@@ -258,20 +248,20 @@ def _string(value: Any) -> str | None:
 
 
 _STEP: Final = 512
-"""Tokens between two noted places at which a text can be cut. A choice: fewer notes, longer
-recounts."""
-# Compiled at the first use: most programs ask the server, and one of these takes a while.
+"""Tokens between two positions at which a text can be cut. A choice: with a larger number, fewer
+positions are stored, but more text is counted again."""
+# Compiled late: most programs do not need them, and compiling takes a while.
 _WORD: Final = r"[0-9A-Za-z]+"
 _SINGLE: Final = r"[^0-9A-Za-z\s\x80-\U0010ffff]|[^\S ]| {2,16}"
 
 
 def estimate_tokens(text: str) -> int:
-    """Return about the most tokens that an unknown tokenizer makes of a text.
+    """Return an upper estimate of the tokens of a text, for an unknown tokenizer.
 
-    A word counts one for three letters, a number one a digit, a mix of both three for four. A mark
-    and a line break count one, spaces in a row one. A character that is not ASCII counts one less
-    than its bytes. For English the result is a third to a half more than a tokenizer of 50,000
-    entries makes; for random text (keys, base64) it is about right.
+    A word counts one token for three letters, a number one for each digit, a mix of both three for
+    four characters. Each mark, each line break and each run of spaces counts one. A character that
+    is not ASCII counts one less than its bytes. For English the result is a third to a half too
+    large for a tokenizer of 50,000 entries; for random text (keys, base64) it is about right.
     """
     words = sum(map(_estimate_word, re.findall(_WORD, text)))
     extra_bytes = len(text.encode("utf-8", "surrogatepass")) - len(text)
@@ -288,30 +278,30 @@ def _estimate_word(word: str) -> int:
 class TokenCounter:
     """Counts the tokens of prompts.
 
-    The count is the tokenizer's own, with the tokens that it adds at the beginning, if two things
-    hold: the model's files are on this machine, and the package ``tokenizers`` is installed. Else
-    it is an estimate (`estimate_tokens`).
+    The count is exact, with the tokens that the tokenizer adds at the beginning, if the model's
+    files are on this machine and the package ``tokenizers`` is installed. Otherwise it is an
+    estimate (`estimate_tokens`).
 
-    A text that begins like the one before is counted from where the two part. More precisely: from
-    the last token before it that the tokenizer cuts out of any text first. If many tokens have none
-    of these, it is counted from the end of the earlier text.
+    If a text begins like the text before it, only the rest is counted: from the last added token
+    in the common beginning, because the tokenizer always splits a text there. If a long text has no
+    added tokens, it is counted from the end of the earlier text.
     """
 
     folder: Callable[[], Path | None] = lambda: None
-    """Returns the folder of the model's files, None if they are not here. Called at the first
-    count."""
+    """Returns the folder of the model's files, None if not on this machine. It is called at the
+    first count."""
     _tokenizer: _Tokenizer | None = field(default=None, init=False)
     _is_resolved: bool = field(default=False, init=False)
     _text: str = field(default="", init=False)
     _marks: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)], init=False)
-    """Places at which the last text can be cut, and the tokens before them."""
+    """Positions at which the last text can be cut, each with the tokens before it."""
 
     def count_known(self, text: str) -> int:
-        """Return how many characters of ``text`` are counted already."""
+        """Return the number of characters of ``text`` that are counted already."""
         return _common_length(self._text, text)
 
     def count(self, text: str) -> int:
-        """Return how many tokens ``text`` has."""
+        """Return the number of tokens of ``text``."""
         if not self._is_resolved:
             folder = self.folder()
             self._tokenizer = None if folder is None else _load_tokenizer(folder)
@@ -332,11 +322,9 @@ class TokenCounter:
 
 
 def exact_token_count(folder: Path, text: str) -> int | None:
-    """Return how many tokens a model's tokenizer makes of a text.
+    """Return the number of a text's tokens by a model's tokenizer, None without one.
 
-    None if it cannot be loaded.
-
-    The tokens that it adds by itself are included.
+    The tokens that the tokenizer adds itself are included.
     """
     tokenizer = _load_tokenizer(folder)
     return None if tokenizer is None else tokenizer.measure(text)[0] + tokenizer.added_tokens
@@ -349,12 +337,12 @@ class _Tokenizer:
         self._tokenizer = tokenizer
         self._own_vocabulary = frozenset(tokenizer.get_added_tokens_decoder())
         self.added_tokens = len(tokenizer.encode("").ids)
-        """The number of tokens that it puts around any text."""
+        """The number of tokens that it adds to each text."""
 
     def measure(self, text: str) -> tuple[int, list[tuple[int, int]]]:
-        """Return the number of tokens, and some places at which the text can be cut.
+        """Return the number of tokens, and some positions at which the text can be cut.
 
-        Each place comes with the number of tokens before it.
+        Each position comes with the number of tokens before it.
         """
         encoded = self._tokenizer.encode(text, add_special_tokens=False)
         ids = encoded.ids
@@ -375,7 +363,7 @@ class _Tokenizer:
 def _common_length(text: str, second: str) -> int:
     """Return the number of equal characters at the beginning of two texts.
 
-    Slices are compared by bisection: comparing them is far quicker than a loop over characters.
+    It compares slices by bisection, which is much faster than a loop over characters.
     """
     if second.startswith(text):
         return len(text)

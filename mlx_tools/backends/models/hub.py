@@ -1,4 +1,4 @@
-"""The Hugging Face cache: list its models, and fetch one into it."""
+"""The Hugging Face cache: listing its models, and fetching a model into it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REPOSITORY: Final = re.compile(
 """The name of a repository: ``owner/name``."""
 
 _FILES: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken", "*.txt")
-"""The files of a repository that mlx-lm reads. Code in it is never fetched."""
+"""The files of a repository that mlx-lm reads. Code is never fetched."""
 
 _SCRIPT: Final = str(package_file("backends/models/hub_fetch.py"))
 
@@ -39,12 +39,13 @@ class ListedModel(Struct, frozen=True):
     pulled: bool
     """False for the embedded model before it is fetched; ``path`` is then None."""
     size: int
-    """Bytes on the disk, or the bytes that it will need."""
+    """The size on the disk in bytes; before the model is fetched, the size that it will have."""
     path: Path | None
+    """The model's folder."""
     mlx: bool = True
-    """It was made for MLX (quantised by it, or published as such).
+    """True if the model was made for MLX: quantised by it, or published as such.
 
-    Other models load as well if mlx-lm knows their architecture.
+    Other models can be loaded, too, if mlx-lm knows their architecture.
     """
 
 
@@ -60,7 +61,7 @@ def hub_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def cached_models(environ: Mapping[str, str] = os.environ) -> list[ListedModel]:
-    """Return the whole models in the cache, by name; half-fetched ones are left out."""
+    """Return the complete models in the cache, sorted by name."""
     rows = []
     for folder in hub_cache_dir(environ).glob("models--*--*"):
         if (snapshot := _whole(folder)) is not None:
@@ -73,17 +74,14 @@ def cached_models(environ: Mapping[str, str] = os.environ) -> list[ListedModel]:
 
 
 def cached_snapshots(environ: Mapping[str, str] = os.environ) -> Iterator[tuple[str, Path]]:
-    """Yield name and newest snapshot of each repository, also of half-fetched ones."""
+    """Yield name and newest snapshot of each repository, also of incomplete ones."""
     for folder in sorted(hub_cache_dir(environ).glob("models--*--*")):
         if (snapshot := next(_snapshots(folder), None)) is not None:
             yield "/".join(folder.name.split("--")[1:3]), snapshot
 
 
 def cached_model(name: str, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the folder of the model ``owner/name``.
-
-    None if the cache does not hold all of it.
-    """
+    """Return the folder of the model ``owner/name``, None if absent or incomplete."""
     return _whole(_find_folder(name, environ))
 
 
@@ -108,7 +106,7 @@ def _snapshots(folder: Path) -> Iterator[Path]:
         main = read_regular(folder / "refs" / "main").decode("utf-8").strip()
     except (OSError, UnicodeDecodeError):
         main = ""
-    # The name is read from a file: it must not lead out of the folder.
+    # The name comes from a file: it must not lead out of the folder.
     if re.fullmatch(r"[\w-]+", main) and (folder / "snapshots" / main).is_dir():
         yield folder / "snapshots" / main
     try:
@@ -120,7 +118,7 @@ def _snapshots(folder: Path) -> Iterator[Path]:
 
 
 def _has_weights(snapshot: Path) -> bool:
-    """Return True if every weight file is there (a link to nothing is not)."""
+    """Return True if every weight file exists; a broken link does not count."""
     index = snapshot / "model.safetensors.index.json"
     if index.is_file():
         places = _object(index).get("weight_map")
@@ -141,17 +139,15 @@ def _object(path: Path) -> dict[str, Any]:
 def pull_from_hub(
     name: str, report: Report = lambda progress: None, environ: Mapping[str, str] = os.environ
 ) -> Path:
-    """Fetch the repository ``owner/name`` into the Hugging Face cache.
+    """Fetch the repository ``owner/name`` into the cache. Return its folder.
 
-    Return its snapshot's folder.
-
-    Files that are already there are not fetched again, and a fetch that was broken off continues
-    where it stopped.
+    Files that are in the cache are not fetched again. An interrupted fetch continues.
 
     Raises:
-        UsageError: this is no repository's name.
-        MissingDependency: the ``huggingface_hub`` package (which mlx-lm brings) is not installed.
-        ModelError: no such model, no network, no access, no space, or no weights for mlx-lm in it.
+        UsageError: ``name`` is not the name of a repository.
+        MissingDependency: the package ``huggingface_hub``, which mlx-lm needs, is not installed.
+        ModelError: there is no such model, no network, no access, no space, or no weights for
+            mlx-lm.
     """
     if not REPOSITORY.fullmatch(name):
         raise UsageError(
@@ -171,7 +167,7 @@ def pull_from_hub(
         if not total:
             match = re.search(r"(?m)^total (\d+)$", log.read_text(errors="replace"))
             total = int(match[1]) if match else 0
-        # Until the total is known, files of earlier fetches must not count as progress.
+        # Until the total is known, files of earlier fetches are not counted.
         done = folder_bytes(blobs) - (0 if total else old_bytes)
         report(PullProgress("fetch", min(done, total) if total else max(done, 0), total))
 
@@ -186,7 +182,7 @@ def pull_from_hub(
     path = cached_model(name, environ)
     if path is None:
         raise ModelError(
-            f"{name} holds no model that mlx-lm can load (config, tokenizer and safetensors)",
+            f"{name} has no model that mlx-lm can load (config, tokenizer and safetensors)",
             hint="look for a version of it under mlx-community",
         )
     return path
@@ -207,7 +203,7 @@ _REASONS: Final = (
     ("TimeoutError", "the hub does not answer", "check the network, then pull again"),
     ("JSONDecodeError", "what answers is not the hub", "is there a page to log in at first?"),
 )
-"""Classes of errors that huggingface_hub or its libraries raise, the reason, and what to do."""
+"""Error classes of huggingface_hub and its libraries, each with reason and hint."""
 
 
 def _not_pulled(name: str, log: str) -> ModelError:

@@ -1,9 +1,9 @@
 """Fetches a repository into the Hugging Face cache.
 
-Run as a script, ``python -P hub_fetch.py OWNER/NAME CACHE PATTERN…``, in a process of its own, so
-that it can be ended at any moment. It prints ``total BYTES`` when the size is known. If it fails it
-prints a line ``failed JSON``: the names of the error's classes, causes included, and its message.
-It imports nothing of mlx_tools.
+It is run as a script, ``python -P hub_fetch.py OWNER/NAME CACHE PATTERN…``, in a separate process,
+so that it can be ended at any moment. It prints ``total BYTES`` when the size is known. If it
+fails, it prints a line ``failed JSON``, with the message and the class names of the error and its
+causes. It imports nothing of mlx_tools.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 
 
 def main(name: str, cache: str, patterns: list[str]) -> None:
-    """Fetch the repository, or print why it failed and end with code 1."""
+    """Fetch the repository. If it fails, print the reason and exit with code 1."""
     try:
         from huggingface_hub import HfApi, snapshot_download
 

@@ -1,7 +1,4 @@
-"""Models by name.
-
-Find, list, fetch and identify them, and suggest one for this machine.
-"""
+"""Models by name: finding, listing, fetching, identifying and suggesting them."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ from mlx_tools.process import clean
 
 
 class ModelMissing(ModelError):
-    """The model is known by name, and can be pulled; ``name`` says which one."""
+    """The model ``name`` is not on this machine, but can be pulled."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -60,12 +57,10 @@ def list_models(environ: Mapping[str, str] = os.environ) -> list[ListedModel]:
 
 
 def find_model(name: str, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the folder of the model called ``name``.
+    """Return the folder of the model called ``name``, None if not on this machine.
 
-    None if it is not on this machine.
-
-    ``name`` is the embedded model's, a folder, or ``owner/name`` of the Hugging Face cache. A name
-    that could be both is a folder only if it starts with ``/``, ``.`` or ``~``.
+    ``name`` is the embedded model's name, a folder, or ``owner/name`` in the Hugging Face cache. If
+    it could be both of the latter, the cache comes first.
     """
     embedded = EMBEDDED.get(name)
     if embedded is not None:
@@ -87,7 +82,7 @@ def model_path(name: str, environ: Mapping[str, str] = os.environ) -> Path:
 
     Raises:
         UsageError: no model can have this name.
-        ModelMissing: the model is not on this machine; says how to fetch it.
+        ModelMissing: the model is not on this machine; the hint has the command to fetch it.
     """
     folder = find_model(name, environ)
     if folder is not None:
@@ -100,12 +95,12 @@ def model_path(name: str, environ: Mapping[str, str] = os.environ) -> Path:
 def pull_model(
     name: str, report: Report = lambda progress: None, environ: Mapping[str, str] = os.environ
 ) -> PullResult:
-    """Fetch the model called ``name``, unless it is already whole on this machine.
+    """Fetch the model called ``name``, unless it is complete on this machine.
 
     Raises:
         UsageError: no model can have this name.
         MissingDependency: a package for fetching or converting is not installed.
-        ModelError: it cannot be fetched; says why, and what to do.
+        ModelError: the model cannot be fetched.
     """
     embedded = EMBEDDED.get(name)
     if embedded is not None:
@@ -124,28 +119,28 @@ def _unknown(name: str) -> UsageError:
     )
 
 
-# --- what identifies a model, whatever the machine and the path it stands under ---------------
+# --- the identity of a model, independent of machine and path ---------------------------------
 
 SAMPLES: Final = 64
-"""Places of a large file that go into its digest.
+"""The number of samples of a large file in its digest.
 
 A choice: a fine-tuned model differs from its base in all of its weights, or in those of many
-layers. So 64 places find a difference, and gigabytes need not be read.
+layers. So 64 samples show a difference, and gigabytes need not be read.
 """
 
 SAMPLE_BYTES: Final = 4096
-"""Bytes read at each place: one page of a disk."""
+"""The size of a sample: one page of a disk."""
 
 _DIGESTED_FILES: Final = ("*.safetensors", "*.json", "*.model", "*.jinja")
-"""The files of a model that go into its digest: those that decide what it writes."""
+"""The files of a model that have an effect on its text, and so are part of its digest."""
 
 
 def model_identity(name: str | None, folder: Path | None = None) -> str | None:
     """Return the model's identity, None if unknown.
 
     Args:
-        name: the server's name for the model. It is the identity if there is no folder, unless it
-            means the embedded model.
+        name: the server's name for the model. Without a folder it is the identity, unless it means
+            the embedded model.
         folder: the model's folder on this machine. Then the identity is the embedded model's name,
             ``owner/name`` of the Hugging Face cache, or ``sha256:`` and a digest of the files.
     """
@@ -155,12 +150,10 @@ def model_identity(name: str | None, folder: Path | None = None) -> str | None:
 
 
 def known_model(name: str) -> str | None:
-    """Return the embedded model that a server calls ``name``.
+    """Return the embedded model that a server calls ``name``, None for other models.
 
-    None if it is another model.
-
-    A server may use the model's own name, its folder's, or that of the file it was made from. A
-    name on Hugging Face is never the embedded model's.
+    A server may use the model's name, the name of its folder, or that of its GGUF file. A name on
+    Hugging Face is never the embedded model's.
     """
     if REPOSITORY.fullmatch(name):
         return None
@@ -174,15 +167,12 @@ def known_model(name: str) -> str | None:
 
 
 def last_part(name: str) -> str:
-    """Return the last part of a path of any system, or of ``owner/name``."""
+    """Return the last part of a path on any system, or of ``owner/name``."""
     return re.split(r"[/\\]", name.rstrip("/\\"))[-1]
 
 
 def folder_identity(folder: Path) -> str | None:
-    """Return the identity of the model in ``folder``.
-
-    None if the folder cannot be read.
-    """
+    """Return the identity of the model in ``folder``, None if it cannot be read."""
     manifest = read_manifest(folder)
     for model in EMBEDDED.values():
         if manifest is not None and manifest.source == model.gguf_sha256:
@@ -199,16 +189,13 @@ def folder_identity(folder: Path) -> str | None:
 
 
 def _digest_samples(paths: Iterable[Path]) -> str:
-    """Return a digest of names, sizes and samples of the model's files.
-
-    Weights are gigabytes.
-    """
+    """Return a digest of names, sizes and samples of files, because weights are large."""
     digest = hashlib.sha256()
     for path in sorted(set(paths)):
         with open_regular(path) as file:
             size = file.seek(0, 2)
             digest.update(f"{path.name}\0{size}\0".encode(errors="surrogatepass"))
-            # A small file is read whole, a large one at equal distances.
+            # A small file is read completely, a large one in samples at equal distances.
             step = max(size // SAMPLES, SAMPLE_BYTES)
             for place in range(0, size, step):
                 file.seek(place)
@@ -216,17 +203,19 @@ def _digest_samples(paths: Iterable[Path]) -> str:
     return f"sha256:{digest.hexdigest()[:32]}"
 
 
-# --- which model suits this machine's memory --------------------------------------------------
+# --- suggesting a model by the size of the memory ---------------------------------------------
 
 GB: Final = 10**9
 
 
 class Suggestion(NamedTuple):
-    """A model, its weights in bytes, and one line that says why it suits."""
+    """A suggested model."""
 
     name: str
     weights: int
+    """The size of the weights in bytes."""
     line: str
+    """One line for a person, with the reason."""
 
 
 _METAL: Final = (
@@ -238,34 +227,32 @@ _METAL: Final = (
     (17.2, "mlx-community/Qwen3-30B-A3B-4bit"),
     (132.3, "mlx-community/Qwen3-235B-A22B-4bit"),
 )
-"""Gigabytes of weights, and the model: 4-bit versions for MLX, of one family that calls tools."""
+"""Models by the gigabytes of their weights: 4-bit versions for MLX of one family that calls tools.
+"""
 
 WEIGHTS_SHARE: Final = 0.4
-"""Share of the memory for a model's weights.
+"""The share of the memory for a model's weights.
 
-A choice: macOS lets the GPU hold about two thirds, and the key-value cache and other programs need
-their part.
+A choice: macOS lets the GPU use about two thirds of the memory, and the key-value cache and other
+programs need their part of it.
 """
 
 
 def memory_bytes() -> int | None:
-    """Return the bytes of this machine's memory, or of its container's limit.
-
-    None if unknown.
-    """
+    """Return the bytes of the machine's or container's memory, None if unknown."""
     total = None
     try:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        # A container may have less than its machine; "max" is no number and means no limit.
+        # A container may have less memory than the machine; "max" means no limit.
         return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     except (OSError, ValueError):
         return total
 
 
 def suggest_model(memory: int | None, platform: str = sys.platform) -> Suggestion:
-    """Return the largest model that leaves room for the rest in ``memory`` bytes.
+    """Return the largest suitable model for ``memory`` bytes.
 
-    Without Metal (any platform but macOS) only small models are quick enough for a chat.
+    Without Metal, which only macOS has, only small models are fast enough for a chat.
     """
     share, metal = WEIGHTS_SHARE * (memory or 0), platform == "darwin"
     where = f"{memory / 2**30:.0f} GB of memory" if memory else "memory of unknown size"
