@@ -303,14 +303,10 @@ async def find_route(
 ) -> Route:
     """Return the route to the model behind ``backend``.
 
-    Args:
-        backend: the model's backend.
-        choice: the wanted route. ``auto`` is native only if that was tested with this server and
-            model (`mlx_tools.backends.capabilities`); otherwise it is prompted.
-        model: the model's identity, None if unknown.
-        template: the model's chat template, None if unknown.
-        prompts: False if no model may be prompted.
-        store: the verdicts; by default those of the state folder.
+    ``choice`` is the wanted route. ``auto`` is native only if that was tested with this server and
+    model (`mlx_tools.backends.capabilities`); otherwise it is prompted. ``model`` is the model's
+    identity, ``template`` its chat template, None if unknown. Without ``prompts`` no model may be
+    prompted.
 
     Raises:
         UsageError: the wanted route does not exist.
