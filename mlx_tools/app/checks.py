@@ -33,11 +33,11 @@ from mlx_tools.backends import (
     VerdictChoice,
     complete_one,
     find_openblas,
+    find_single_tokens,
     has_logprobs,
     honours_stop,
     obeys_grammar,
     reports_cache,
-    single_tokens,
 )
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.messages import replace
@@ -185,7 +185,7 @@ async def check_abilities(client: CompletionsBackend, tokens: Sequence[str]) -> 
     tried_tokens = list(dict.fromkeys(filter(None, tokens)))[:MAX_TOKENS_TRIED]
 
     async def control_tokens() -> Check:
-        results = await single_tokens(client, tried_tokens) if tried_tokens else {}
+        results = await find_single_tokens(client, tried_tokens) if tried_tokens else {}
         if not results:
             reason = (
                 "the server does not count prompt tokens"

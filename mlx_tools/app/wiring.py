@@ -36,8 +36,8 @@ from mlx_tools.backends import (
     memory_bytes,
     parse_address,
     probe_native,
+    shows_tools,
     suggest_model,
-    tells_of_tools,
 )
 from mlx_tools.controller import Approver, Controller, RunSettings
 from mlx_tools.errors import BackendError, ModelError, UsageError, did_you_mean
@@ -522,7 +522,7 @@ async def try_native(
     if selected.health is not None and selected.health.is_gateway:
         return None  # a gateway of ours already reads the calls itself
     template = selected.template
-    has_no_tools = template is not None and not tells_of_tools(template)
+    has_no_tools = template is not None and not shows_tools(template)
     if model is None or selected.backend.kind == "native" or has_no_tools:
         return None
     store, result = VerdictStore(), None

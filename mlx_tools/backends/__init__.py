@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     )
     from mlx_tools.backends.address import Address, parse_address
     from mlx_tools.backends.capabilities import (
+        find_single_tokens,
         has_logprobs,
         honours_stop,
         probe_native,
         reports_cache,
-        single_tokens,
     )
     from mlx_tools.backends.chat_wire import TurnText, arguments_text
     from mlx_tools.backends.choose import LOCAL, check_interface, choose_backend
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from mlx_tools.backends.models.download import PullProgress, Report, fetch_wheel, file_sha256
     from mlx_tools.backends.models.embedded import DEFAULT_MODEL, folder_bytes
     from mlx_tools.backends.models.files import ModelFiles, TokenCounter, read_model_files
-    from mlx_tools.backends.models.hub import ListedModel, cached_snapshots
+    from mlx_tools.backends.models.hub import ListedModel, list_cached_snapshots
     from mlx_tools.backends.models.listing import (
         ModelMissing,
         find_model,
@@ -83,8 +83,8 @@ if TYPE_CHECKING:
         find_servers,
         find_setup,
         limit_discovery,
+        shows_tools,
         takes_grammar,
-        tells_of_tools,
     )
     from mlx_tools.backends.scores import MAX_SCORES, decode_spelling
     from mlx_tools.backends.server import ServerBackend, foreground_command
@@ -125,7 +125,7 @@ __getattr__, __dir__ = attach_names(
             "honours_stop",
             "probe_native",
             "reports_cache",
-            "single_tokens",
+            "find_single_tokens",
         ),
         "choose": ("LOCAL", "check_interface", "choose_backend"),
         "inspection": (
@@ -151,7 +151,7 @@ __getattr__, __dir__ = attach_names(
         "models.download": ("PullProgress", "Report", "fetch_wheel", "file_sha256"),
         "models.embedded": ("DEFAULT_MODEL", "folder_bytes"),
         "models.files": ("ModelFiles", "TokenCounter", "read_model_files"),
-        "models.hub": ("ListedModel", "cached_snapshots"),
+        "models.hub": ("ListedModel", "list_cached_snapshots"),
         "models.listing": (
             "ModelMissing",
             "find_model",
@@ -177,7 +177,7 @@ __getattr__, __dir__ = attach_names(
             "find_model_name",
             "find_servers",
             "takes_grammar",
-            "tells_of_tools",
+            "shows_tools",
         ),
         "scores": ("MAX_SCORES", "decode_spelling"),
         "server": ("ServerBackend", "foreground_command"),

@@ -38,7 +38,7 @@ from mlx_tools.protocol import Reading, ReadingRules, judge, read
 _log = logging.getLogger(__name__)
 
 
-async def single_tokens(
+async def find_single_tokens(
     backend: CompletionsBackend, tokens: Sequence[str]
 ) -> dict[str, bool] | None:
     """Return which of ``tokens`` the model's tokenizer reads as one token.
@@ -129,7 +129,7 @@ async def probe_chat_format(
     for system in (_SYSTEM, ""):
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": _QUESTION})
-        expected = await chat_tokens(backend, messages)
+        expected = await count_chat_tokens(backend, messages)
         if expected is None:
             continue
         for name in names:
@@ -139,7 +139,7 @@ async def probe_chat_format(
     return None
 
 
-async def chat_tokens(
+async def count_chat_tokens(
     backend: CompletionsBackend, messages: Sequence[Mapping[str, Any]]
 ) -> int | None:
     """Return the number of tokens of messages in the server's own chat template.

@@ -383,9 +383,9 @@ class CompletionsBackend:
         share). mlx-lm's server does not report it.
         """
         if self.is_ollama:
-            from mlx_tools.backends.ollama_raw import loaded_models
+            from mlx_tools.backends.ollama_raw import list_loaded_models
 
-            return (await loaded_models(self, timeout)).get(self.model or "")
+            return (await list_loaded_models(self, timeout)).get(self.model or "")
         rows = await self._fetch_models(timeout)
         model_rows = [row for row in rows if row.get("id") == self.model] or rows[: len(rows) == 1]
         numbers = [row.get(key) for row in model_rows for key in _CONTEXT_KEYS]

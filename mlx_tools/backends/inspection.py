@@ -16,9 +16,9 @@ from mlx_tools.backends.interface import Chunk, CompletionRequest
 from mlx_tools.backends.listener import is_path
 from mlx_tools.backends.local_servers import (
     find_program,
+    find_served_model,
     folder_here,
     match_model,
-    served_model,
 )
 from mlx_tools.backends.models.embedded import EMBEDDED
 from mlx_tools.backends.models.files import ModelFiles, read_model_files
@@ -218,7 +218,7 @@ async def inspect_found(
             running = await find_running_model(backend, listed, pick=pick)
             entry, doubt = running.name, running.doubt
         else:
-            entry, doubt = await served_model(backend, program, listed)
+            entry, doubt = await find_served_model(backend, program, listed)
         if not listed and entry is None and health.is_mlx_lm:
             entry = await _recognise_embedded(backend)
         backend.model = None if health.is_mlx_lm else entry  # other servers may require a name

@@ -54,7 +54,7 @@ def listening_command(
     return output(["ps", "-ww", "-o", "command=", "-p", match[1]]).strip() or None
 
 
-def model_argument(command: str | None) -> str | None:
+def find_model_argument(command: str | None) -> str | None:
     """Return the ``--model`` in a command of mlx-lm's server; None for other programs."""
     if command is None or not _MLX_LM.search(command):
         return None
@@ -92,7 +92,7 @@ async def find_started_model(
     from mlx_tools.backends.models.hub import REPOSITORY
 
     # Reading the process table blocks for some milliseconds, so a thread does it.
-    name = model_argument(await anyio.to_thread.run_sync(command_on, address.port))
+    name = find_model_argument(await anyio.to_thread.run_sync(command_on, address.port))
     return name if name is not None and (REPOSITORY.fullmatch(name) or is_path(name)) else None
 
 

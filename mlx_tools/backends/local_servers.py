@@ -12,7 +12,7 @@ from msgspec import Struct
 from mlx_tools.backends.completions import CompletionsBackend, Health
 from mlx_tools.backends.listener import is_path
 from mlx_tools.backends.models.listing import find_model, last_part, model_identity
-from mlx_tools.backends.ollama_raw import is_ollama, loaded_models
+from mlx_tools.backends.ollama_raw import is_ollama, list_loaded_models
 from mlx_tools.backends.server_errors import json_object
 
 _log = logging.getLogger(__name__)
@@ -97,13 +97,13 @@ async def find_program(backend: CompletionsBackend, health: Health) -> Program:
     if await is_ollama(backend, PROBE_TIMEOUT):
         backend.speak_ollama()
         return "Ollama"
-    if await lm_studio_models(backend):
+    if await list_lm_studio_models(backend):
         return "LM Studio"
     backend.completes = not await _lacks_completions(backend)
     return "other"
 
 
-async def lm_studio_models(backend: CompletionsBackend) -> list[ModelState]:
+async def list_lm_studio_models(backend: CompletionsBackend) -> list[ModelState]:
     """Return the language models that LM Studio lists; empty for other servers."""
     rows = (await backend.get_object("/api/v0/models", PROBE_TIMEOUT)).get("data")
     return [
@@ -115,7 +115,7 @@ async def lm_studio_models(backend: CompletionsBackend) -> list[ModelState]:
     ]
 
 
-async def served_model(
+async def find_served_model(
     backend: CompletionsBackend, program: Program, model_names: Sequence[str]
 ) -> tuple[str | None, str]:
     """Return the model to request from a server, and a line if the model is in doubt.
@@ -124,9 +124,9 @@ async def served_model(
     """
     states = [ModelState(name, False) for name in model_names]
     if program == "LM Studio":
-        states = await lm_studio_models(backend)
+        states = await list_lm_studio_models(backend)
     elif program == "Ollama":
-        loaded = await loaded_models(backend, PROBE_TIMEOUT)
+        loaded = await list_loaded_models(backend, PROBE_TIMEOUT)
         states = [ModelState(name, name in loaded) for name in model_names]
     states.sort(key=lambda state: not state.is_loaded)
     if not states:

@@ -114,7 +114,7 @@ async def is_ollama(server: JsonServer, timeout: float) -> bool:
     return isinstance(version_row.get("version"), str)
 
 
-async def loaded_models(server: JsonServer, timeout: float) -> dict[str, int | None]:
+async def list_loaded_models(server: JsonServer, timeout: float) -> dict[str, int | None]:
     """Return the models in Ollama's memory, with their contexts in tokens."""
     rows = (await server.get_object("/api/ps", timeout)).get("models")
     sizes = {}

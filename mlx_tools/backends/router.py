@@ -357,7 +357,7 @@ async def find_route(
     reason = "its server's own calling was not tried (mlx-tools doctor does)"
     if model is None:
         reason = "nothing tells which model it is, so what a trial finds could not be known again"
-    elif template is not None and tells_of_tools(template):
+    elif template is not None and shows_tools(template):
         reason += ", though its template tells of tools"
     elif template is not None:
         reason = "its template does not tell of tools"
@@ -380,7 +380,7 @@ def _find_native(
     )
 
 
-def tells_of_tools(template: str) -> bool:
+def shows_tools(template: str) -> bool:
     """Return True if a chat template shows tools to the model."""
     return "tools" in template
 

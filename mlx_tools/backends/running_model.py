@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from mlx_tools.backends.capabilities import chat_tokens, single_tokens
+from mlx_tools.backends.capabilities import count_chat_tokens, find_single_tokens
 from mlx_tools.backends.completions import CompletionsBackend, list_names
 from mlx_tools.backends.interface import CompletionRequest
 from mlx_tools.backends.listener import find_started_model, listening_command
-from mlx_tools.backends.models.files import ModelFiles, exact_token_count, read_model_files
+from mlx_tools.backends.models.files import ModelFiles, count_exact_tokens, read_model_files
 from mlx_tools.backends.models.listing import find_model, list_models
 from mlx_tools.errors import BackendError, ChatFormatError, ModelError, UsageError
 
@@ -211,7 +211,7 @@ def _expected(
     for files in models:
         file = (files.path / "tokenizer.json").resolve()
         if file not in by_file:
-            counts = [exact_token_count(files.path, text) for text in texts]
+            counts = [count_exact_tokens(files.path, text) for text in texts]
             known_counts = tuple(count for count in counts if count is not None)
             by_file[file] = known_counts if len(known_counts) == len(texts) else None
         expected[files.path] = by_file[file]
@@ -245,7 +245,7 @@ async def _match_by_single_tokens(
     The server knows a control token if it reads it as one token.
     """
     telling = _telling_tokens(candidates)[:_MAX_SINGLE]
-    single = await single_tokens(backend, telling)
+    single = await find_single_tokens(backend, telling)
     return {
         name: files
         for name, files in candidates.items()
@@ -272,7 +272,7 @@ async def _match_by_chat(
         by_template = {files.chat_template: files for files in remaining.values()}
         same = set()
         for template, files in by_template.items():
-            expected = await chat_tokens(backend, messages)
+            expected = await count_chat_tokens(backend, messages)
             if expected is None:  # the server refuses this conversation: it shows nothing
                 same = set(by_template)
                 break

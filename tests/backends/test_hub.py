@@ -19,7 +19,7 @@ from mlx_tools.backends import (
     pull_model,
     suggest_model,
 )
-from mlx_tools.backends.models.hub import cached_model, cached_models, hub_cache_dir
+from mlx_tools.backends.models.hub import find_cached_model, hub_cache_dir, list_cached_models
 from mlx_tools.backends.models.listing import GB
 from mlx_tools.errors import ModelError, UsageError
 from tests.backends.loopback import Connection, Server
@@ -83,7 +83,7 @@ def test_whole_models_are_listed_by_name_with_their_size(environ: dict[str, str]
     put(environ, "org/b", WHOLE)
     put(environ, "mlx-community/a", WHOLE | {"config.json": '{"model_type": "qwen3"}'})
     put(environ, "org/plain", WHOLE | {"config.json": '{"model_type": "qwen3"}'})
-    found = cached_models(environ)
+    found = list_cached_models(environ)
     assert [(model.name, model.mlx) for model in found] == [
         ("mlx-community/a", True),
         ("org/b", True),
@@ -117,8 +117,8 @@ def test_what_mlx_lm_could_not_load_is_not_listed(
     put(environ, "org/a", files)
     gone = put(environ, "org/gone", WHOLE) / "model.safetensors"
     gone.resolve().unlink()  # a link to nothing
-    assert cached_models(environ) == []
-    assert cached_model("org/a", environ) is None
+    assert list_cached_models(environ) == []
+    assert find_cached_model("org/a", environ) is None
 
 
 def test_the_snapshot_that_main_names_comes_first(environ: dict[str, str]) -> None:

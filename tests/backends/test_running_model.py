@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.backends import CompletionsBackend, choose_backend
-from mlx_tools.backends.listener import listening_command, model_argument
+from mlx_tools.backends.listener import find_model_argument, listening_command
 from mlx_tools.backends.running_model import RunningModel, find_running_model
 from mlx_tools.errors import UsageError
 from tests.backends.stand_in import CHATML, HEADERS, THINKING, MlxServer, put_model
@@ -170,7 +170,7 @@ def test_a_chosen_server_has_the_template_of_the_model_that_runs(cache: Path) ->
 def test_the_model_stands_in_the_command_of_mlx_lms_server(
     command: str | None, model: str | None
 ) -> None:
-    assert model_argument(command) == model
+    assert find_model_argument(command) == model
 
 
 def test_on_linux_the_command_of_a_port_is_found_in_proc() -> None:
@@ -186,7 +186,7 @@ def test_on_linux_the_command_of_a_port_is_found_in_proc() -> None:
         port = int(process.stdout.readline())
         command = wait_until(lambda: listening_command(port))
         process.communicate("")
-    assert model_argument(command) == "a/b"
+    assert find_model_argument(command) == "a/b"
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # it does not listen
         assert listening_command(nobody.getsockname()[1]) is None
@@ -202,7 +202,7 @@ def test_on_macos_lsof_and_ps_say_it() -> None:
         return "/opt/homebrew/bin/python3.13 -m mlx_lm server --model a/b\n"
 
     command = listening_command(8080, platform="darwin", output=output)
-    assert model_argument(command) == "a/b"
+    assert find_model_argument(command) == "a/b"
     assert called[0][0] == "lsof" and "-iTCP:8080" in called[0] and "-sTCP:LISTEN" in called[0]
     assert called[1] == ["ps", "-ww", "-o", "command=", "-p", "4711"]
     assert listening_command(8080, platform="darwin", output=lambda words: "") is None

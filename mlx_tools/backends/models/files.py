@@ -321,7 +321,7 @@ class TokenCounter:
         return tokens + new_tokens + self._tokenizer.added_tokens
 
 
-def exact_token_count(folder: Path, text: str) -> int | None:
+def count_exact_tokens(folder: Path, text: str) -> int | None:
     """Return the number of a text's tokens by a model's tokenizer, None without one.
 
     The tokens that the tokenizer adds itself are included.

@@ -60,7 +60,7 @@ def hub_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
     return expand_user(home) / "hub"
 
 
-def cached_models(environ: Mapping[str, str] = os.environ) -> list[ListedModel]:
+def list_cached_models(environ: Mapping[str, str] = os.environ) -> list[ListedModel]:
     """Return the complete models in the cache, sorted by name."""
     rows = []
     for folder in hub_cache_dir(environ).glob("models--*--*"):
@@ -73,14 +73,14 @@ def cached_models(environ: Mapping[str, str] = os.environ) -> list[ListedModel]:
     return sorted(rows, key=lambda row: row.name)
 
 
-def cached_snapshots(environ: Mapping[str, str] = os.environ) -> Iterator[tuple[str, Path]]:
+def list_cached_snapshots(environ: Mapping[str, str] = os.environ) -> Iterator[tuple[str, Path]]:
     """Yield name and newest snapshot of each repository, also of incomplete ones."""
     for folder in sorted(hub_cache_dir(environ).glob("models--*--*")):
         if (snapshot := next(_snapshots(folder), None)) is not None:
             yield "/".join(folder.name.split("--")[1:3]), snapshot
 
 
-def cached_model(name: str, environ: Mapping[str, str] = os.environ) -> Path | None:
+def find_cached_model(name: str, environ: Mapping[str, str] = os.environ) -> Path | None:
     """Return the folder of the model ``owner/name``, None if absent or incomplete."""
     return _whole(_find_folder(name, environ))
 
@@ -179,7 +179,7 @@ def pull_from_hub(
         }
         command = [*SUPERVISED, _SCRIPT, name, str(cache), *_FILES]
         run(command, log, environment, watch, lambda text: _not_pulled(name, text))
-    path = cached_model(name, environ)
+    path = find_cached_model(name, environ)
     if path is None:
         raise ModelError(
             f"{name} has no model that mlx-lm can load (config, tokenizer and safetensors)",

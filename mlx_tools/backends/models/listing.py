@@ -26,8 +26,8 @@ from mlx_tools.backends.models.embedded import (
 from mlx_tools.backends.models.hub import (
     REPOSITORY,
     ListedModel,
-    cached_model,
-    cached_models,
+    find_cached_model,
+    list_cached_models,
     pull_from_hub,
 )
 from mlx_tools.errors import ModelError, UsageError
@@ -53,7 +53,7 @@ def list_models(environ: Mapping[str, str] = os.environ) -> list[ListedModel]:
         pulled = is_complete(folder, model)
         size = folder_bytes(folder) if pulled else model.converted_bytes[best_precision()]
         rows.append(ListedModel(model.name, "embedded", pulled, size, folder if pulled else None))
-    return rows + cached_models(environ)
+    return rows + list_cached_models(environ)
 
 
 def find_model(name: str, environ: Mapping[str, str] = os.environ) -> Path | None:
@@ -67,7 +67,7 @@ def find_model(name: str, environ: Mapping[str, str] = os.environ) -> Path | Non
         folder = model_folder(embedded, best_precision(), environ)
         return folder if is_complete(folder, embedded) else None
     if REPOSITORY.fullmatch(name):
-        cached = cached_model(name, environ)
+        cached = find_cached_model(name, environ)
         if cached is not None:
             return cached
     try:
@@ -107,7 +107,7 @@ def pull_model(
         return pull_embedded(embedded, report, environ=environ)
     if not REPOSITORY.fullmatch(name):
         raise _unknown(name)
-    old_path = cached_model(name, environ)
+    old_path = find_cached_model(name, environ)
     path = pull_from_hub(name, report, environ)
     return PullResult(path, fetched=old_path != path)
 

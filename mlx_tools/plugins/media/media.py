@@ -111,9 +111,11 @@ def _find_obstacle(package: str, extra: str, fits: Fits, example: str) -> str | 
 
 def _find_model(fits: Fits) -> str | None:
     """Return the most recently fetched model that fits."""
-    from mlx_tools.backends import cached_snapshots  # only where what asks such models is installed
+    from mlx_tools.backends import (
+        list_cached_snapshots,  # only where what asks such models is installed
+    )
 
-    folders = [path for _, path in cached_snapshots() if fits(path)]
+    folders = [path for _, path in list_cached_snapshots() if fits(path)]
     return str(max(folders, key=lambda path: path.stat().st_mtime)) if folders else None
 
 
