@@ -373,7 +373,7 @@ def test_a_file_holds_a_thousand_templates_and_no_more(tmp_path: Path) -> None:
     value["templates"] *= 999
     path.write_text(json.dumps(value))
     file.add(made)
-    with pytest.raises(StorageError, match="holds 1000 templates"):
+    with pytest.raises(StorageError, match="has 1000 templates"):
         file.add(made)
     assert len(json.loads(path.read_text())["templates"]) == 1000
 
