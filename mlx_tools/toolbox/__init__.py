@@ -1,4 +1,4 @@
-"""Parts that tools of several plugins share: files, texts, the web, workers."""
+"""Parts that the tools of several plugins share: files, texts, the web, workers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Equal and similar names: other Unicode forms, other blanks, typing errors.
 
-A person sees such names, and a model cannot write them. Two names are equal here if their NFKC
-forms are, with one space for any blanks.
+A model often writes a name in another Unicode form or with other blanks than on disk. Two names are
+equal here if their NFKC forms are equal, with one space in place of any blanks.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from mlx_tools.toolbox.tree_walk import TreeWalk
 from mlx_tools.unseen import FOR_PATHS, as_json_escape, escape_unseen
 
 MAX_NAMES: Final = 20_000
-"""Names in a folder that are compared; so many take a tenth of a second."""
+"""Names in a folder that are compared. This number takes a tenth of a second."""
 
-MAX_LIKENED: Final = 2_000  # by difflib, which takes longer
+MAX_LIKENED: Final = 2_000  # names that difflib compares, which takes longer
 MAX_WALKED: Final = 20_000
-"""Entries that are looked at for a file of the same name in another folder."""
+"""Entries that are searched for a file of the same name in other folders."""
 
 MAX_SUGGESTED: Final = 3
 _MIN_LIKENESS: Final = 0.7
@@ -39,14 +39,16 @@ def find_equal_names(
 ) -> tuple[str, ...] | None:
     """Return the names on disk that are equal to these.
 
-    None if they are these, or if several are equal. With ``partly`` the last ones need not exist:
-    as long as there is one equal name, it is used.
+    None if they do not differ, or if several names are equal. With ``partly`` the last parts need
+    not exist: the parts up to there are replaced.
     """
 
     def find(folder: int, part: str) -> str | None:
         if get_status(folder, part) is not None:
             return part
-        equal_names = [name for name in _list_names(folder) if _entry_form(name) == _form(part)]
+        equal_names = [
+            name for name in _list_names(folder) if _normalize_entry(name) == _normalize_name(part)
+        ]
         return equal_names[0] if len(equal_names) == 1 else None
 
     names, _ = _walk_names(root, parts, find)
@@ -91,9 +93,9 @@ def _suggest(root: Root, parts: Sequence[str]) -> Iterator[str]:
         names = (*parents, entry_name)
         is_visible = root.patterns.match(names) or root.patterns.match_below(names)
         if entry_name not in private and is_visible:
-            forms.setdefault(_entry_form(entry_name).casefold(), []).append(entry_name)
+            forms.setdefault(_normalize_entry(entry_name).casefold(), []).append(entry_name)
     close_forms = difflib.get_close_matches(
-        _form(name).casefold(), forms, n=MAX_SUGGESTED, cutoff=_MIN_LIKENESS
+        _normalize_name(name).casefold(), forms, n=MAX_SUGGESTED, cutoff=_MIN_LIKENESS
     )
     any_near = False
     for form in close_forms:
@@ -108,10 +110,12 @@ def _suggest_elsewhere(root: Root, name: str) -> Iterator[str]:
     """Yield files of the same name in other folders."""
     walk: TreeWalk
     walk = TreeWalk(root, lambda: walk.entry_count > MAX_WALKED)
-    sought = _form(name).casefold()
+    sought = _normalize_name(name).casefold()
     try:
         entries = (
-            entry for entry in walk.iter_entries(()) if _entry_form(entry.name).casefold() == sought
+            entry
+            for entry in walk.iter_entries(())
+            if _normalize_entry(entry.name).casefold() == sought
         )
         for entry in itertools.islice(entries, MAX_SUGGESTED):
             yield escape_path(entry.path.split("/"))
@@ -120,7 +124,7 @@ def _suggest_elsewhere(root: Root, name: str) -> Iterator[str]:
 
 
 def _find_depth(root: Root, parts: Sequence[str]) -> int:
-    """Return how many of the names exist; all of them if one cannot be entered."""
+    """Return the number of names that exist; all of them if a folder cannot be opened."""
 
     def find(folder: int, part: str) -> str | None:
         return None if get_status(folder, part) is None else part
@@ -137,10 +141,10 @@ def _walk_names(
     Args:
         root: the root.
         parts: the names.
-        find: returns the name of a part in an open folder; None ends the walk.
+        find: returns the name of a part in an open folder. None ends the walk.
 
     Returns:
-        The names, and True if a folder could not be entered.
+        The names, and True if a folder could not be opened.
     """
     names: list[str] = []
     folder = os.dup(root.fd)
@@ -175,13 +179,13 @@ def _has_half_characters(name: str) -> bool:
     return not name.isascii() and _HALF_CHARACTER.search(name) is not None
 
 
-def _form(name: str) -> str:
+def _normalize_name(name: str) -> str:
     """Return the form in which names are compared."""
     return name if name.isascii() and " " not in name else " ".join(_normal(name).split())
 
 
-_entry_form: Final = lru_cache(maxsize=4096)(_form)
-"""`_form` of a name in a folder. It is cached, since each is compared with all that is sought."""
+_normalize_entry: Final = lru_cache(maxsize=4096)(_normalize_name)
+"""`_normalize_name` of a name in a folder, cached since each name is compared several times."""
 
 
 def _normal(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Opens files that a call names, and tells of errors in words for a model."""
+"""Opens files that a call names, and translates errors for a model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mlx_tools.tools import ToolError
 
 
 def open_below(roots: Sequence[Root], path: str) -> int:
-    """Open a file in the first root that has something at the path. Raises ToolError."""
+    """Open a file in the first root that has the path. Raises ToolError."""
     return open_first(roots, path, Root.open_file)[0]
 
 
@@ -21,10 +21,10 @@ def open_first(
 ) -> tuple[int, Root, Sequence[str]]:
     """Open a path in the first root that has it; return descriptor, root and names.
 
-    If none has it, but one entry is equal (`find_equal_names`), that one is opened.
+    If none has it, but one entry has an equal name (`find_equal_names`), that entry is opened.
 
     Raises:
-        ToolError: nothing is there, or it may not be opened.
+        ToolError: there is no such entry, or it may not be opened.
     """
     fault: Exception | None = None
     absent: list[Place] = []
@@ -45,7 +45,7 @@ def open_first(
             names = find_equal_names(root, requested)
             if names is not None:
                 with tool_errors("it cannot be opened"):
-                    root.split("/".join(names))  # refuses private names
+                    root.split("/".join(names))  # raises for private names
                     return open_path(root, names), root, names
         raise ToolError(f"{fault}{did_you_mean(absent)}")
     if fault is not None:
@@ -55,7 +55,7 @@ def open_first(
 
 @contextlib.contextmanager
 def tool_errors(error_context: str = "the file cannot be changed") -> Iterator[None]:
-    """Translate exceptions of walks and changes to errors that a model reads.
+    """Translate exceptions of walks and changes into errors that a model reads.
 
     ``error_context`` is put before the system's messages.
     """

@@ -1,8 +1,8 @@
 """HTML as text for a model: headings, lists, links and code in Markdown.
 
-What a reader of the page would not see is left out: scripts, styles, comments, templates, and what
-an attribute or the element's own style hides. What a style sheet hides is unknown here. Nothing
-recurses, so depth costs no more than length.
+Parts that a reader of the page would not see are left out: scripts, styles, comments, templates,
+and elements that an attribute or their own style hides. Style sheets are not read. No function is
+recursive, so deep pages are no problem.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LINES: Final = frozenset(
         *("thead", "tbody", "tfoot", "menu", "dir"),
     )
 )
-"""Elements on lines of their own."""
+"""Elements on separate lines."""
 _BREAKS: Final = {**dict.fromkeys(_LINES, 1), **dict.fromkeys(_PARAGRAPHS, 2)}
 _HEADINGS: Final = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 
@@ -67,15 +67,15 @@ _HIDING: Final = re.compile(
     rf"|background(?:-color)?:(?P<paper>{_COLOUR}){_DECLARATIONS}color:(?P=paper){_END}"
     r"|clip:rect\((?:[01](?:px)?,?){4}\)|clip-path:inset\((?:[5-9]\d|100)%)"
 )
-"""Values of a ``style`` attribute, without blanks, that hide the element, even if a later one takes
-them back. These are the usual ways in which pages hide text from readers."""
+"""Values of a ``style`` attribute, without blanks, that hide the element, even if a later value
+shows it again. These are the usual ways in which pages hide text from readers."""
 
 _MAX_LINK: Final = 500
-"""Characters of a link's target and of a picture's description; longer ones are data."""
+"""Characters of a link's target and of a picture's description. Longer ones are data."""
 _MAX_DEPTH: Final = 6
 """Levels of lists and quotations that are indented."""
 _MIN_MAIN_CHARS: Final = 200
-"""Characters of a page's main part that are enough to take it for the text."""
+"""Characters that the main part of a page needs to count as its text."""
 
 
 class HtmlText(TypedDict):
@@ -91,8 +91,8 @@ def read_html(html: str, url: str = "", max_chars: int = 10_000_000) -> HtmlText
 
     Args:
         html: the page.
-        url: its address. Without one, links are only their words.
-        max_chars: characters of the text.
+        url: its address. Without one, only the words of links are shown.
+        max_chars: the maximum of characters of the text.
     """
     from justhtml import JustHTML
 
@@ -103,7 +103,7 @@ def read_html(html: str, url: str = "", max_chars: int = 10_000_000) -> HtmlText
         texts = (str(c.data or "") for c in landmarks["title"].children or () if c.name == "#text")
         title = " ".join("".join(texts).split())[:300]
     if "base" in landmarks:
-        base = _attribute(landmarks["base"], "href") or ""
+        base = _get_attribute(landmarks["base"], "href") or ""
     try:
         address = urljoin(url, base)
     except ValueError:
@@ -122,8 +122,8 @@ def read_html(html: str, url: str = "", max_chars: int = 10_000_000) -> HtmlText
 def _find_landmarks(root: Node) -> dict[str, Node]:
     """Return the first HTML ``title`` and ``base``, and the ``main`` part.
 
-    Drawings have titles too. The main part is the element that declares it, or the only
-    ``article``. Hidden elements, and what is in them, do not count.
+    Titles of SVG pictures do not count. The main part is the element that declares it, or the only
+    ``article``. Hidden elements and their content do not count.
     """
     landmarks: dict[str, Node] = {}
     articles: list[Node] = []
@@ -135,7 +135,7 @@ def _find_landmarks(root: Node) -> dict[str, Node]:
             continue
         if name in ("title", "base") and node.namespace in (None, "html"):
             landmarks.setdefault(name, node)
-        elif name == "main" or _attribute(node, "role") == "main":
+        elif name == "main" or _get_attribute(node, "role") == "main":
             landmarks.setdefault("main", node)
         elif name == "article":
             articles.append(node)
@@ -145,8 +145,8 @@ def _find_landmarks(root: Node) -> dict[str, Node]:
     return landmarks
 
 
-def _attribute(node: Node, name: str) -> str | None:
-    """Return an attribute's value, empty without one; None without the attribute."""
+def _get_attribute(node: Node, name: str) -> str | None:
+    """Return an attribute's value, "" if it has none, None without the attribute."""
     attributes = node.attrs
     if not attributes or name not in attributes:
         return None
@@ -154,16 +154,16 @@ def _attribute(node: Node, name: str) -> str | None:
 
 
 def _is_hidden(node: Node) -> bool:
-    """Return whether a reader would not see an element, as far as it says so itself."""
+    """Return whether an element hides itself from a reader."""
     if node.name in _SKIPPED:
-        return not (node.name == "dialog" and _attribute(node, "open") is not None)
+        return not (node.name == "dialog" and _get_attribute(node, "open") is not None)
     if not node.attrs:
         return False
     if "hidden" in node.attrs or "popover" in node.attrs:
         return True
-    if (_attribute(node, "aria-hidden") or "").lower() == "true":
+    if (_get_attribute(node, "aria-hidden") or "").lower() == "true":
         return True
-    style = _SPACES.sub("", _COMMENT.sub("", _attribute(node, "style") or "")).lower()
+    style = _SPACES.sub("", _COMMENT.sub("", _get_attribute(node, "style") or "")).lower()
     return "\\" in style or _HIDING.search(style) is not None
 
 
@@ -185,7 +185,7 @@ def _walk(root: Node, writer: _MarkdownWriter, *, furniture: bool) -> None:
 def _is_furniture(node: Node) -> bool:
     if node.name in _FURNITURE:
         return True
-    return (_attribute(node, "role") or "").lower() in _FURNITURE_ROLES
+    return (_get_attribute(node, "role") or "").lower() in _FURNITURE_ROLES
 
 
 class _MarkdownWriter:
@@ -200,12 +200,12 @@ class _MarkdownWriter:
         self._pieces: list[str] = []
         self._due = 0  # line ends before the next word
         self._space = False
-        self._lists: list[int | None] = []  # the next number of each, None where it has bullets
+        self._lists: list[int | None] = []  # the next number of each list, None for bullets
         self._quotes = 0
-        self._level = 0  # of quotations, at the line ends that are due
-        self._pre: int | None = None  # where a block of code begins
+        self._level = 0  # of quotations, at the pending line ends
+        self._pre: int | None = None  # the piece that an open block of code begins with
         self._link: tuple[Node, str, int | None] | None = None
-        self._mark = ""  # what stands before the next word, on its line
+        self._mark = ""  # the mark before the next word, on its line
         self._code: Node | None = None
 
     def result(self) -> str:
@@ -237,7 +237,7 @@ class _MarkdownWriter:
                 self._word("---")
                 self._end_line(2)
             case "ol":
-                start = _attribute(node, "start") or ""
+                start = _get_attribute(node, "start") or ""
                 plain = start.isascii() and start.isdecimal() and len(start) < 7
                 self._lists.append(int(start) if plain else 1)
             case "ul" | "menu" | "dir":
@@ -249,16 +249,16 @@ class _MarkdownWriter:
                     self._lists[-1] = number + 1
             case "blockquote":
                 self._quotes += 1
-            case "td" | "th" if not self._due and self._pieces:  # but the first that has words
+            case "td" | "th" if not self._due and self._pieces:  # not for the first cell with words
                 self._space = False
                 self._append(" | ")
             case "img":
-                words = " ".join((_attribute(node, "alt") or "")[:_MAX_LINK].split())
-                tiny = {_attribute(node, "width"), _attribute(node, "height")} & {"0", "1"}
-                if words and not tiny:  # one that nobody sees counts who reads the page
+                words = " ".join((_get_attribute(node, "alt") or "")[:_MAX_LINK].split())
+                tiny = {_get_attribute(node, "width"), _get_attribute(node, "height")} & {"0", "1"}
+                if words and not tiny:  # a tiny picture only counts readers
                     self._word(f"![{words}]")
             case "a":
-                target = self._target(_attribute(node, "href") or "")
+                target = self._target(_get_attribute(node, "href") or "")
                 if self._link is None and target:
                     self._link = (node, target, None)
             case "pre":
@@ -295,7 +295,7 @@ class _MarkdownWriter:
             self._end_line(_BREAKS[name])
 
     def _end_line(self, count: int) -> None:
-        """End the line; an empty one follows if ``count`` is 2."""
+        """End the line, with an empty line after it if ``count`` is 2."""
         if self._pre is None:
             count = 1 if self._lists else count
             self._level = min(self._level, self._quotes) if self._due else self._quotes
@@ -308,7 +308,7 @@ class _MarkdownWriter:
         self.full = self.full or self._size > self._max_chars
 
     def _flush(self) -> None:
-        """Write the line ends, indentation and blanks that are pending."""
+        """Write the pending line ends, indentation and blanks."""
         if self._due and self._pieces:
             quote = "> " * min(self._level, _MAX_DEPTH)
             self._append("\n" if self._due == 1 else f"\n{quote.rstrip()}\n")
@@ -350,7 +350,7 @@ class _MarkdownWriter:
         return text
 
     def _target(self, href: str) -> str:
-        """Return the address of a link, empty if it is no other page."""
+        """Return the address of a link, empty if it does not lead to another page."""
         href = "".join(href[: 2 * _MAX_LINK].split())
         if not href or href.startswith("#") or not self._base:
             return ""

@@ -1,7 +1,8 @@
-"""The rules of ``.gitignore`` files, as git reads them (gitignore(5)).
+"""The rules of ``.gitignore`` files (gitignore(5)).
 
-pathspec converts a line of such a file to a regular expression. Anyone may have written the line,
-and Python's own engine would run for ever for some, so Rust's linear one matches.
+They have the same meaning as in git. pathspec converts a line of such a file to a regular
+expression. The line may be hostile, and Python's own engine would take for ever for some
+expressions, so Rust's linear engine matches them.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from typing import Any, Final
 
 IGNORE_FILE: Final = ".gitignore"
 MAX_IGNORE_BYTES: Final = 256_000
-"""Bytes of a ``.gitignore`` that are read; git's own largest template has 11,000."""
+"""Bytes of a ``.gitignore`` that are read. GitHub's largest template has 11,000."""
 
-_GROUP_SIZE: Final = 100  # rules that are tried with one expression before each is tried
-"""Rules that are tried with one expression first: most paths match none."""
+_GROUP_SIZE: Final = 100
+"""Rules that are first tried together, with one expression, because most paths match none."""
 
 _Matches = Callable[[str], bool]
 
@@ -35,7 +36,7 @@ class IgnoreRules:
         ]
 
     def decide(self, path: str) -> bool | None:
-        """Return True if the path is ignored, False if it is included again, else None.
+        """Return True if the path is ignored, False if included again, otherwise None.
 
         A folder's path ends in ``/``.
         """
@@ -47,7 +48,7 @@ class IgnoreRules:
 
 
 def is_ignored(path: str, rules: Sequence[IgnoreRules]) -> bool:
-    """Return whether a path is ignored by the rules above it; innermost ones are last."""
+    """Return whether a path is ignored by the rules above it, the innermost last."""
     for ignore_rules in reversed(rules):
         if (decision := ignore_rules.decide(path)) is not None:
             return decision
@@ -55,7 +56,7 @@ def is_ignored(path: str, rules: Sequence[IgnoreRules]) -> bool:
 
 
 class _Group:
-    """Some rules in a row; the last one that matches decides."""
+    """Consecutive rules. The last one that matches decides."""
 
     def __init__(self, rules: Sequence[tuple[str, bool]]) -> None:
         self._rules = rules
@@ -83,7 +84,7 @@ def _parse_rules(lines: Iterable[str]) -> Iterable[tuple[str, bool]]:
     for line in lines:
         try:
             expression, ignores = GitIgnoreSpecPattern.pattern_to_regex(line.rstrip("\r"))
-        except GitIgnorePatternError:  # git passes it over, too
+        except GitIgnorePatternError:  # git ignores such a line too
             continue
         if expression is None or ignores is None:
             continue

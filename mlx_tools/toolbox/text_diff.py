@@ -2,7 +2,7 @@
 
 Lines that occur once in both texts are matched first, which takes linear time (like `git diff
 --patience`). `difflib`, which may take quadratic time, only compares the short runs between them.
-Long runs without such lines are shown as removed and added, and the hunk says so.
+Long runs without such lines are shown as removed and added, with a note in the hunk.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from mlx_tools.toolbox.text_files import one_line
 from mlx_tools.unseen import FOR_PEOPLE, escape_unseen
 
 MAX_DIFF_CHARS: Final = 5_000_000
-"""Characters of lines in a diff. Nobody reads more, and a screen or a page takes a while to show as
-much."""
+"""Characters of lines in a diff. Nobody reads more, and even this takes a while to show."""
 
 NOT_COMPARED: Final = "too long to be compared line by line: all of it is shown as replaced"
 
 _CONTEXT: Final = 3
 _LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
 _MAX_PAIRS: Final = 1_000_000
-"""Pairs of lines that `difflib` may compare in one text: at worst about a third of a second."""
+"""Pairs of lines that `difflib` may compare in one text: about a third of a second at worst."""
 _MAX_DEPTH: Final = 8
-"""Rounds of looking for lines that occur once between others that do. Each takes linear time, and a
-real change needs one or two."""
+"""Rounds of the search for lines that occur once, each between the matches of the round before.
+Each takes linear time, and a real change needs one or two."""
 
 Equal = tuple[int, int, int]
 """Equal lines: their start in the old and in the new text, and their number."""
@@ -46,19 +45,20 @@ class TextDiff(Struct, frozen=True):
     counts: str = ""
     """The added and removed lines of the whole change: ``+2 -17``."""
     omitted: str = ""
-    """The part of the change that the text leaves out; empty if it is complete."""
+    """A description of the part that the text leaves out. Empty if it is complete."""
 
 
 def unified_diff(old_text: str, new_text: str, old: str, new: str) -> TextDiff:
     r"""Compare two texts with the names ``old`` and ``new``.
 
     Lines end only at ``\n``; every other invisible character is escaped. At most `MAX_DIFF_CHARS`
-    are shown; the last line then says how much is left out.
+    are shown. If the diff is longer, its last line has the size of the rest.
     """
     shown = [f"--- {one_line(old, marks=True)}", f"+++ {one_line(new, marks=True)}"]
     if old_text == new_text:
         return TextDiff("\n".join((*shown, "(no difference)")))
-    chars_left, lines, chars = MAX_DIFF_CHARS, 0, 0  # what may be shown, and what is not
+    # the characters that may still be shown, and the size of the omitted rest
+    chars_left, lines, chars = MAX_DIFF_CHARS, 0, 0
     counts = {"+": 0, "-": 0, " ": 0, "@": 0}
     for line in _iter_hunks(_LINE.findall(old_text), _LINE.findall(new_text)):
         counts[line[0]] += 1
@@ -94,7 +94,7 @@ def _iter_hunks(old_lines: list[str], new_lines: list[str]) -> Iterator[str]:
 
 
 def _format_range(start: int, end: int) -> str:
-    """Return lines as a hunk's header names them; for none, the line before them."""
+    """Return a range of lines for a hunk's header; if empty, the line before it."""
     count = end - start
     return f"{start + 1}" if count == 1 else f"{start + bool(count)},{count}"
 
@@ -151,7 +151,7 @@ def find_equal_lines(
 
 
 def _count_common(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
-    """Return how many lines both begin with, and how many of the rest both end with."""
+    """Return the number of equal lines at the start, and at the end of the rest."""
     remaining = min(len(old), len(new))
     start = next((i for i in range(remaining) if old[i] != new[i]), remaining)
     remaining -= start
@@ -162,7 +162,7 @@ def _count_common(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
 def _find_anchors(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
     """Return the longest common series of lines that occur once in both texts."""
     places = {line: place for place, line in enumerate(new)}
-    unique_lines = _unique_lines(old) & _unique_lines(new)
+    unique_lines = _find_unique_lines(old) & _find_unique_lines(new)
     piles = list[tuple[int, int]]()  # the last line of the best series of each length
     tops = list[int]()
     previous: dict[tuple[int, int], tuple[int, int] | None] = {}
@@ -182,7 +182,7 @@ def _find_anchors(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int
     return series[::-1]
 
 
-def _unique_lines(lines: Iterable[str]) -> set[str]:
+def _find_unique_lines(lines: Iterable[str]) -> set[str]:
     visited, twice = set[str](), set[str]()
     for line in lines:
         (twice if line in visited else visited).add(line)
@@ -190,7 +190,7 @@ def _unique_lines(lines: Iterable[str]) -> set[str]:
 
 
 def _escape_line(line: str) -> Iterator[str]:
-    """Yield a line of a diff, escaped, and a line that says if it has no end."""
+    """Yield a line of a diff, escaped, and a notice if it has no line end."""
     yield escape_unseen(line.removesuffix("\n"), FOR_PEOPLE, keep="\t")
     if not line.endswith("\n"):
         yield "\\ No newline at end of file"

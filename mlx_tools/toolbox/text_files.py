@@ -11,9 +11,8 @@ from mlx_tools.tools import ToolError
 from mlx_tools.unseen import FOR_MODELS, FOR_PEOPLE, escape_unseen
 
 MAX_TEXT_BYTES: Final = 1_000_000
-"""Bytes that are read of a file and that may be written. Both are the same, so what was written can
-be
-read back completely."""
+"""Bytes of a file that can be read, and that can be written. The limit is the same for both, so
+that a written file can be read back completely."""
 
 _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -31,7 +30,7 @@ def decode_text(content: bytes, path: str, *, whole: bool = True) -> str:
     """Decode UTF-8, or UTF-16 with its mark, without a character that is cut off.
 
     Raises:
-        ToolError: it is no text.
+        ToolError: the content is binary.
     """
     utf16 = content.startswith(_UTF16)
     try:
@@ -63,9 +62,10 @@ _KINDS: Final = (
 
 
 def guess_kind(content: bytes, path: str) -> str:
-    """Return the media type of a file that is no text.
+    """Return the media type of a binary file.
 
-    The name decides if it says more than the first bytes without contradicting them.
+    It comes from the first bytes, or from the name if that is more precise and does not contradict
+    them.
     """
     kind_of_content = next(
         (kind for offset, mark, kind in _KINDS if content.startswith(mark, offset)), ""
@@ -79,10 +79,10 @@ def guess_kind(content: bytes, path: str) -> str:
 
 
 def encode_content(content: object) -> bytes:
-    """Encode the whole text of a file such that `decode_text` returns the same text.
+    """Encode the whole text of a file, so that `decode_text` returns the same text.
 
     Raises:
-        ToolError: it could not be read back as it was, or is too large.
+        ToolError: it would read back as a different text, or is too large.
     """
     if not isinstance(content, str):
         raise ToolError("content is missing: the text of the file", code="invalid_arguments")
@@ -98,16 +98,16 @@ def encode_content(content: object) -> bytes:
 def encode_text(
     text: str, name: str, encoding: str = "utf-8", *, nul_allowed: bool = False
 ) -> bytes:
-    """Encode a text such that `decode_text` returns the same text.
+    """Encode a text, so that `decode_text` returns the same text.
 
     Args:
         text: the text.
         name: the argument that it comes from, for the error.
         encoding: the encoding.
-        nul_allowed: True for a file that holds NUL characters already.
+        nul_allowed: True for a file that already has NUL characters.
 
     Raises:
-        ToolError: it could not be read back as it was.
+        ToolError: it would read back as a different text.
     """
     fault = None
     if "\0" in text and not nul_allowed:
@@ -126,6 +126,6 @@ def encode_text(
 def one_line(text: str, *, marks: bool = False) -> str:
     """Escape every character that would end a line or control a terminal.
 
-    With ``marks`` also invisible ones and those that change the direction of text.
+    With ``marks``, also escape invisible characters and those that change the direction of text.
     """
     return escape_unseen(text, FOR_PEOPLE if marks else FOR_MODELS)

@@ -19,17 +19,17 @@ from mlx_tools.toolbox.ignore_rules import (
 )
 
 MAX_DEPTH: Final = 100
-"""Nested folders: each is held open, and a process may have 256 to 1,024 open files."""
+"""Nested folders. Each stays open, and a process may have 256 to 1,024 open files."""
 
 MAX_ENTRIES: Final = 1_000_000
-"""Entries that are looked at; a tree of so many takes over ten seconds."""
+"""Entries of a walk. A tree of so many takes over ten seconds."""
 
 _ENTRIES_BETWEEN: Final = 256
-"""Entries of one folder between two questions whether to give up. A costly pattern takes some
-milliseconds for each."""
+"""Entries of one folder between two calls of ``should_stop``. A costly pattern takes some
+milliseconds for each entry."""
 
 REPOSITORIES: Final = frozenset((".git", ".hg", ".svn", ".jj", ".bzr"))
-"""Folders of version control, whose files are no documents."""
+"""Folders of version control. Their files are no documents."""
 
 
 class Entry(Struct, frozen=True):
@@ -39,19 +39,19 @@ class Entry(Struct, frozen=True):
     path: str
     """The path from the root."""
     parent: int
-    """The descriptor of its folder, open while the entry is looked at."""
+    """The descriptor of its folder, which is open until the next entry."""
     is_folder: bool
     is_link: bool = False
 
 
 class TreeWalk:
-    """One walk. Its attributes say afterwards what was left out.
+    """One walk. Afterwards its attributes describe what was left out.
 
     Args:
         root: the root to walk in.
-        should_stop: called at every folder, and within large ones; True ends the walk.
-        enters: returns whether anything below a folder is wanted, by the folder's names.
-        with_ignored_files: include links, and files that a ``.gitignore`` names.
+        should_stop: called at every folder, and within large ones. True ends the walk.
+        enters: returns True if entries below a folder are wanted, given the folder's names.
+        with_ignored_files: True to include links, and files that a ``.gitignore`` names.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class TreeWalk:
     def _walk_folder(
         self, fd: int, parts: tuple[str, ...], rules: Sequence[IgnoreRules]
     ) -> Iterator[Entry]:
-        """Walk one folder, which is closed at the end."""
+        """Walk one open folder, and close it at the end."""
         prefix = "".join(f"{part}/" for part in parts)
         try:
             entries = self._list_folder(fd)
@@ -169,7 +169,8 @@ class TreeWalk:
     def _read_rules_above(self, parts: Sequence[str]) -> tuple[IgnoreRules, ...]:
         """Return the rules of the folders above a folder.
 
-        None apply if they ignore the folder itself: whoever names it wants to see it.
+        If they ignore the folder itself, none apply, because a caller that names it wants to see
+        it.
         """
         rules: tuple[IgnoreRules, ...] = ()
         prefix = ""

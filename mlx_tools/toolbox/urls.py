@@ -1,9 +1,9 @@
-"""URLs that may be asked for, and addresses that are on the internet.
+"""URLs that may be fetched, and addresses that are on the internet.
 
-A URL is parsed once, strictly, and written again from the parts. What browsers, libraries and
-servers read in different ways is refused, so the checked host is the one that is asked. That is
-user names, backslashes, escapes and spaces in the host, control and invisible characters, and every
-spelling of an IPv4 address but four decimal numbers.
+A URL is parsed once, strictly, and written again from its parts. So the checked host is the one
+that gets the request. Everything that browsers, libraries and servers read in different ways is
+refused: user names, backslashes, escapes and spaces in the host, control and invisible characters,
+and every spelling of an IPv4 address except four decimal numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msgspec import Struct
 Address = IPv4Address | IPv6Address
 
 MAX_CHARS: Final = 4096
-"""Characters of a URL; longer ones are not meant for people."""
+"""Characters of a URL. Longer ones are not meant for people."""
 PORTS: Final = {"http": 80, "https": 443}
 
 _URL = re.compile(r"(https?)://([^/?#]*)(.*)", re.ASCII | re.IGNORECASE | re.DOTALL)
@@ -37,13 +37,12 @@ LOCAL: Final = frozenset(
         *("intranet", "private", "corp", "home", "lan", "home.arpa"),
     )
 )
-"""Last labels of names of this machine or its network (RFC 6761, 6762, 8375, and habit). They give
-an
-early error; the real protection is the check of the address behind a name."""
+"""Last labels of names of this machine or its network (RFC 6761, 6762, 8375, and common use). They
+give an early error. The real protection is the check of the address that a name leads to."""
 
 
 class UrlRefused(Exception):
-    """A request that is not made; the message says why."""
+    """The URL is not allowed; the message says why."""
 
 
 class Target(Struct, frozen=True):
@@ -58,7 +57,7 @@ class Target(Struct, frozen=True):
 
     @property
     def authority(self) -> str:
-        """Host and port as in the ``Host`` field."""
+        """Host and port in the form of the ``Host`` field."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -84,11 +83,10 @@ def read_url(text: str, local: Collection[str] = ()) -> Target:
 
     Args:
         text: the URL.
-        local: hosts with their ports, as `read_local` writes them, that may be this machine or its
-            network.
+        local: hosts of this machine or its network that are allowed, in the form of `read_local`.
 
     Raises:
-        UrlRefused: it is not asked for.
+        UrlRefused: the URL is not allowed.
     """
     text = text.strip(" \t\r\n")
     if len(text) > MAX_CHARS:
@@ -126,10 +124,10 @@ def read_local(text: str) -> str:
 def join_url(base: Target, location: str, local: Collection[str] = ()) -> Target:
     """Return the target of a redirect from ``base`` to ``location``.
 
-    Only ``base`` itself may lead to a ``local`` host: no page of a stranger may.
+    Only a ``local`` host may redirect to itself: no other page may redirect to it.
 
     Raises:
-        UrlRefused: the target is not asked for.
+        UrlRefused: the target is not allowed.
     """
     if len(location) > MAX_CHARS:
         raise UrlRefused("the server redirects to a URL that is too long")
@@ -179,7 +177,7 @@ def _check_name(text: str) -> str:
         raise UrlRefused("the URL names no host")
     if not _NUMBER.fullmatch(labels[-1]):
         return host
-    try:  # programs do not agree on what ``0177.1``, ``0x7f000001`` or ``2130706433`` mean
+    try:  # programs read ``0177.1``, ``0x7f000001`` and ``2130706433`` in different ways
         return str(IPv4Address(host))
     except ValueError:
         raise UrlRefused("an IPv4 address is written as four decimal numbers") from None
@@ -207,10 +205,10 @@ def _to_ascii(host: str) -> str:
 
 # --- addresses ----------------------------------------------------------------------------------
 #
-# Everything but sites on the internet is this machine, its neighbours, or what leads there by
-# another name. Beside what Python knows to be special (RFC 6890 and its successors) that is
-# multicast, relays, the host's own service in one vendor's cloud, and of IPv6 all but 2000::/3,
-# which alone is for sites, and in it ranges that are no site's or carry an IPv4 address inside.
+# Addresses that are no sites on the internet lead to this machine or its network, directly or not.
+# These are the special addresses that Python knows (RFC 6890 and its successors), multicast,
+# relays, one cloud vendor's service for its own machines, and all of IPv6 except 2000::/3, the only
+# range for sites. Within it, ranges without sites or with an IPv4 address inside count too.
 
 _SPECIAL: Final = tuple(
     ip_network(network)
@@ -228,7 +226,7 @@ _LOCAL_NETWORKS: Final = tuple(
     )
 )
 _CLOUD: Final = IPv6Network("fd00:ec2::/32")
-"""One vendor's services for its own machines, with keys among them; its IPv4 one is link-local."""
+"""One vendor's services for its own machines, which give out keys. Its IPv4 one is link-local."""
 
 _SITES: Final = IPv6Network("2000::/3")
 _ISATAP: Final = frozenset((0x0000_5EFE, 0x0200_5EFE))
@@ -236,12 +234,12 @@ _ISATAP: Final = frozenset((0x0000_5EFE, 0x0200_5EFE))
 
 
 def is_near(address: Address) -> bool:
-    """Return whether an address is of this machine or a private network."""
+    """Return whether an address belongs to this machine or a private network."""
     return any(address in network for network in _LOCAL_NETWORKS) and address not in _CLOUD
 
 
 def is_public(address: Address) -> bool:
-    """Return whether an address is of a site on the internet."""
+    """Return whether an address belongs to a site on the internet."""
     if isinstance(address, IPv6Address) and (
         address.scope_id is not None
         or address not in _SITES

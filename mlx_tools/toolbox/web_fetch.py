@@ -1,10 +1,8 @@
 """Fetches web pages from checked addresses only, within limits.
 
-Redirects are followed one by one. HTML is read in a process of its own, since it comes from
-strangers.
-
-A host is looked up once, and the checked address is the one that is asked. No cookies, no
-credentials, no proxy.
+Each redirect is checked before it is followed. A host is looked up once, and the request goes to
+the checked address. There are no cookies, no credentials and no proxy. HTML is read in a separate
+process, since it is not trusted.
 """
 
 from __future__ import annotations
@@ -41,15 +39,15 @@ if TYPE_CHECKING:
     import httpx
 
 ALLOWED_PORTS: Final = frozenset((80, 443, 8080, 8443))
-"""Ports on which sites serve pages. Others are other services, and no page is fetched from them."""
+"""Ports on which sites serve pages. Other ports belong to other services, and are refused."""
 MAX_ADDRESSES: Final = 4
 """Addresses of one host that are tried."""
 MAX_REDIRECTS: Final = 5
-"""Redirects that are followed; a site with https and www needs two."""
+"""Redirects that are followed. A site with https and www needs two."""
 CONNECT_SECONDS: Final = 5.0
-"""Seconds for one address; then the next one of the host is tried."""
+"""Seconds to connect to one address. Then the next one of the host is tried."""
 ENCODING: Final = "identity"
-"""The encoding that is asked for. A compressed body is refused: it may unpack to any size."""
+"""The requested encoding. A compressed body is refused, because it may unpack to any size."""
 
 _REQUEST_HEADERS: Final = {
     "Accept": "text/html,application/xhtml+xml,text/markdown,text/plain,application/json,*/*;q=0.5",
@@ -87,13 +85,13 @@ class Fetcher(Struct, frozen=True, kw_only=True):
     """Fetches pages."""
 
     local: frozenset[str] = frozenset()
-    """Hosts of this machine or its network that may be asked, with their ports (`read_local`)."""
+    """Hosts of this machine or its network that are allowed, in the form of `read_local`."""
     ports: frozenset[int] = ALLOWED_PORTS
-    """The ports that may be asked."""
+    """The allowed ports."""
     may_ask: Callable[[Address], bool] = is_public
-    """Returns whether an address may be asked."""
+    """Returns whether an address is allowed."""
     resolve: Resolve = system_resolve
-    """Looks names up."""
+    """Looks up the addresses of names."""
     idle: float = 10.0
     """Seconds that a server may be silent."""
     context: ssl.SSLContext | None = None
@@ -102,14 +100,14 @@ class Fetcher(Struct, frozen=True, kw_only=True):
     """Bytes of a body that are read."""
 
     async def fetch(self, target: Target) -> FetchedPage:
-        """Return the page at a URL. Only a server's silence is limited in time.
+        """Return the page at a URL. The time limit is only for a server's silence.
 
         Raises:
-            UrlRefused: the URL is never asked for.
+            UrlRefused: the URL is not allowed.
             ToolError: the page could not be fetched.
         """
         for _ in range(MAX_REDIRECTS + 1):
-            async with self._response(target, "GET", _REQUEST_HEADERS) as response:
+            async with self._open_response(target, "GET", _REQUEST_HEADERS) as response:
                 if response.status_code not in _REDIRECTS:
                     return await self._read_page(target, response)
                 target = self._find_redirect(target, response)
@@ -118,17 +116,17 @@ class Fetcher(Struct, frozen=True, kw_only=True):
     async def post(self, target: Target, body: bytes, headers: Mapping[str, str]) -> int:
         """Post a body and return the status; redirects are not followed.
 
-        The rest of the answer is not read. Raises as `fetch` does.
+        The rest of the answer is not read. Raises the same errors as `fetch`.
         """
         all_headers = {**headers, "Content-Length": str(len(body))}
-        async with self._response(target, "POST", all_headers, body) as response:
+        async with self._open_response(target, "POST", all_headers, body) as response:
             return response.status_code
 
     async def admit(self, target: Target) -> list[str]:
-        """Return the addresses to ask for a target, at least one.
+        """Return the checked addresses of a target, at least one.
 
         Raises:
-            UrlRefused: some address of its host is refused.
+            UrlRefused: an address of its host is refused.
             ToolError: the host has no address.
         """
         self.check(target)
@@ -136,7 +134,7 @@ class Fetcher(Struct, frozen=True, kw_only=True):
         if literal_address is not None and local:
             return [str(literal_address)]
         addresses = (
-            [literal_address] if literal_address is not None else await self._look_up(target)
+            [literal_address] if literal_address is not None else await self._resolve_host(target)
         )
         if not all(
             self.may_ask(candidate) or (local and is_near(candidate)) for candidate in addresses
@@ -147,12 +145,12 @@ class Fetcher(Struct, frozen=True, kw_only=True):
         return [str(address) for address in addresses[:MAX_ADDRESSES]]
 
     def check(self, target: Target) -> None:
-        """Check all that needs no look-up of the name. Raises UrlRefused."""
+        """Check the parts that need no look-up of the name. Raises UrlRefused."""
         if target.place not in self.local and target.port not in self.ports:
             listed = ", ".join(map(str, sorted(self.ports)))
             raise UrlRefused(f"port {target.port} is not asked; the ports are {listed}")
 
-    async def _look_up(self, target: Target) -> list[Address]:
+    async def _resolve_host(self, target: Target) -> list[Address]:
         try:
             texts = await self.resolve(target.host, target.port)
             addresses = [ip_address(text) for text in dict.fromkeys(texts)]
@@ -175,13 +173,13 @@ class Fetcher(Struct, frozen=True, kw_only=True):
         return next_target
 
     @contextlib.asynccontextmanager
-    async def _response(
+    async def _open_response(
         self, target: Target, method: str, headers: Mapping[str, str], body: bytes = b""
     ) -> AsyncIterator[httpx.Response]:
-        """Yield the response of the first address of the host that can be connected to.
+        """Yield the response of the host's first address that accepts a connection.
 
-        Its body is not read yet. The host's name is in the request, and the certificate must match
-        it; only the address decides who is asked. Raises as `fetch` does.
+        Its body is not read yet. The request has the host's name, which the certificate must match,
+        but the connection goes to the checked address. Raises the same errors as `fetch`.
         """
         import httpx
 
@@ -196,7 +194,7 @@ class Fetcher(Struct, frozen=True, kw_only=True):
         async with contextlib.AsyncExitStack() as stack:
             for address in addresses:
                 transport = httpx.AsyncHTTPTransport(
-                    verify=self.context or _default_context(), trust_env=False, http2=False
+                    verify=self.context or _make_default_context(), trust_env=False, http2=False
                 )
                 await stack.enter_async_context(transport)
                 url = httpx.URL(
@@ -240,7 +238,7 @@ class Fetcher(Struct, frozen=True, kw_only=True):
 
 
 def _read_error(target: Target, error: Exception) -> ToolError:
-    """Return the error for a failure while a server answered."""
+    """Return the error for a failure during a server's answer."""
     import httpx
 
     if isinstance(error, httpx.TimeoutException):
@@ -249,7 +247,7 @@ def _read_error(target: Target, error: Exception) -> ToolError:
 
 
 @functools.cache
-def _default_context() -> ssl.SSLContext:
+def _make_default_context() -> ssl.SSLContext:
     import httpx
 
     return httpx.create_ssl_context()
@@ -259,10 +257,10 @@ def _default_context() -> ssl.SSLContext:
 
 
 async def read_body(pieces: AsyncIterator[bytes], encoding: str, limit: int) -> tuple[bytes, bool]:
-    """Return the body, and whether it was longer than ``limit`` bytes.
+    """Return the body, and True if it was longer than ``limit`` bytes.
 
     Args:
-        pieces: the body as it comes.
+        pieces: the pieces of the body.
         encoding: the encoding that the server names.
         limit: bytes that are read.
 
@@ -289,7 +287,7 @@ _META = re.compile(
     re.IGNORECASE,
 )
 _META_BYTES: Final = 1024
-"""Bytes in which browsers look for a charset in the page itself (HTML standard, prescan)."""
+"""Bytes of a page in which browsers search a charset (HTML standard, prescan)."""
 
 _TAG = re.compile(rb"<(?:!doctype\s{1,20}html|html|head|body)\b", re.IGNORECASE)
 _HTML: Final = frozenset(("text/html", "application/xhtml+xml"))
@@ -318,7 +316,7 @@ _WIDER: Final = {
     "tis-620": "cp874",
     "utf-16": "utf-16-le",
 }
-"""Encodings that are read as a wider one, as browsers do (WHATWG Encoding Standard)."""
+"""Encodings that are read as a larger one, as in browsers (WHATWG Encoding Standard)."""
 _ALLOWED_CHARSETS: Final = frozenset(
     (
         *("utf-8", "utf-16-le", "utf-16-be", "gb18030", "cp932", "cp949", "big5hkscs", "euc_jp"),
@@ -327,11 +325,11 @@ _ALLOWED_CHARSETS: Final = frozenset(
         *(f"iso8859-{number}" for number in (2, 3, 4, 5, 6, 7, 8, 10, 13, 14, 15, 16)),
     )
 )
-"""Encodings of pages. Python knows others that are none, and some that decompress."""
+"""Encodings of pages. Python has others that are no charsets, and some that decompress."""
 
 
 class Media(NamedTuple):
-    """The kind of a body by its media type, and its declared charset or nothing."""
+    """The kind of a body by its media type, and its declared charset or ""."""
 
     kind: Kind
     charset: str = ""
@@ -341,7 +339,7 @@ def parse_media(content_type: str) -> Media:
     """Return the meaning of a ``Content-Type`` field.
 
     Raises:
-        ToolError: it is no text.
+        ToolError: it is not a type of text.
     """
     content_type = content_type[:1000]
     name = content_type.partition(";")[0].strip().lower()
@@ -361,7 +359,7 @@ def parse_media(content_type: str) -> Media:
 
 
 def is_html(media: Media, data: bytes) -> bool:
-    """Return whether a body is HTML, by its type or, without one, by its beginning."""
+    """Return whether a body is HTML, by its type, or by its beginning if it has none."""
     if media.kind != "unknown":
         return media.kind == "html"
     begin = data[:_META_BYTES].lstrip()
@@ -369,13 +367,13 @@ def is_html(media: Media, data: bytes) -> bool:
 
 
 def decode_body(media: Media, data: bytes) -> str:
-    """Return a body as text; bytes that do not fit become U+FFFD.
+    """Return a body as text, with U+FFFD in place of invalid bytes.
 
-    The encoding is that of the byte order mark, else the declared one, else that of the page
-    itself, else UTF-8, else Windows-1252.
+    The encoding is the first of these that is there: that of the byte order mark, the declared one,
+    that of the page itself, UTF-8 if it is valid, and Windows-1252.
 
     Raises:
-        ToolError: it is no text.
+        ToolError: the body is binary.
     """
     declared, data = split_bom(data)
     declared = (
@@ -404,12 +402,12 @@ def find_charset(data: bytes) -> str | None:
     """Return the charset that a page itself declares."""
     meta = _META.search(data[:_META_BYTES])
     charset = _find_charset(meta[1].decode("ascii")) if meta else None
-    # it could not have been read as ASCII up to here
+    # UTF-16 is impossible, since the declaration was read as ASCII
     return "utf-8" if charset is not None and charset.startswith("utf-16") else charset
 
 
 def _find_charset(label: str) -> str | None:
-    """Return the charset of a label, None if it is none of pages."""
+    """Return the charset of a label, None if it is no charset of pages."""
     try:
         name = codecs.lookup(label).name if label else ""
     except (LookupError, ValueError):
@@ -433,10 +431,10 @@ MEMORY_MB: Final = 1000
 
 
 async def extract_text(page: FetchedPage, seconds: float) -> tuple[Source, bool]:
-    """Return a page as a model reads it, and whether it was longer.
+    """Return a page's text for a model, and True if the text was cut.
 
     Raises:
-        ToolError: it is no text, or its HTML takes too much to read.
+        ToolError: the page is no text, or its HTML takes too much time or memory to read.
     """
     url, text = page.target.url, decode_body(page.media, page.data)
     if not is_html(page.media, page.data):

@@ -1,7 +1,7 @@
-"""Runs work on untrusted input in processes of their own.
+"""Runs work on untrusted input in separate processes.
 
 The work is a function of the package. `mlx_tools.toolbox.isolated` calls it in a process that has
-none of this one's environment, and limits of time, memory and output.
+none of this process's environment, and has limits of time, memory and output.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Bounds(Struct, frozen=True):
     """The limits of a process."""
 
     seconds: float
-    """Seconds in all."""
+    """Seconds from start to end."""
     cpu_seconds: int
     """Seconds of processor time."""
     memory_mb: int
@@ -43,8 +43,8 @@ class WorkerFailed(Exception):
     """The process has no result.
 
     Args:
-        problem: the problem that it met; empty if it broke.
-        over_limit: it exceeded its limits.
+        problem: the problem that it reported; empty if it crashed.
+        over_limit: True if it exceeded its limits.
     """
 
     def __init__(self, problem: str = "", *, over_limit: bool = False) -> None:
@@ -58,11 +58,11 @@ async def run_in_worker(
 ) -> dict[str, Any]:
     """Do the same as `run_worker`, in a thread.
 
-    The process is ended at once if nobody waits any more.
+    If the task is cancelled, the process is ended at once.
 
     Args:
         work: the function, such as ``toolbox.html_text.read_html``.
-        package: the package that it needs.
+        package: the package that the function needs.
         arguments: its arguments, as JSON values.
         bounds: the limits of the process.
         files: descriptors of open files that it inherits under the same numbers.
@@ -81,7 +81,7 @@ async def run_in_worker(
 def run_worker(
     work: str, package: str, arguments: dict[str, Any], bounds: Bounds
 ) -> dict[str, Any]:
-    """Return what a function of the package returns for JSON arguments.
+    """Return the result of a function of the package for JSON arguments.
 
     Raises:
         WorkerFailed: the process has no result.
@@ -106,7 +106,7 @@ def start_worker(
     module, _, function = work.rpartition(".")
     limits = {"cpu_seconds": bounds.cpu_seconds, "memory_mb": bounds.memory_mb}
     try:
-        with tempfile.TemporaryFile() as request:  # which, unlike a pipe, nobody has to empty
+        with tempfile.TemporaryFile() as request:  # writing to a pipe could block
             request.write(json.dumps({**arguments, "limits": limits}).encode())
             request.seek(0)
             return subprocess.Popen(  # noqa: S603 - a list, no shell
@@ -128,7 +128,7 @@ def start_worker(
 
 
 def _answer(child: subprocess.Popen[bytes], bounds: Bounds) -> dict[str, Any]:
-    """Return what the process prints until it ends, or until its time is over."""
+    """Return the printed answer of the process once it ends or its time is over."""
     assert child.stdout is not None
     deadline, printed = time.monotonic() + bounds.seconds, bytearray()
 

@@ -1,4 +1,4 @@
-"""Time zones by their names, as this machine has them."""
+"""The time zones of this machine, by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mlx_tools.errors import UsageError
 
 _MAX_NAME_CHARS: Final = 100
 _NOT_NAMES: Final = frozenset(("localtime", "posixrules", "Factory", "local"))
-"""Names among a system's zones that mean another zone elsewhere, or tomorrow."""
+"""Names among a system's zones whose meaning depends on the machine or the time."""
 
 ZoneNames = Callable[[], Set[str]]
 
@@ -33,7 +33,7 @@ def find_zone(
     Raises:
         UsageError: there is no such zone; the hint has the closest names.
     """
-    zones_by_key, key = _zones_by_key(names), _make_key(name)
+    zones_by_key, key = _map_zones_by_key(names), _make_key(name)
     if not zones_by_key:
         raise UsageError(
             "this machine has no time zone data; UTC and offsets such as +02:00 work without it",
@@ -63,13 +63,13 @@ def find_local_zone() -> str:
     """Return the IANA name of this machine's zone.
 
     Raises:
-        UsageError: the machine does not say which it is.
+        UsageError: the machine has no configured time zone.
     """
     import tzlocal
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # several files of a system may disagree
+            warnings.simplefilter("ignore")  # files of a system may name different zones
             name = tzlocal.reload_localzone().key
         return find_zone(name).key
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError, AttributeError, UsageError):
@@ -80,7 +80,7 @@ def find_local_zone() -> str:
 
 
 @functools.cache
-def _zones_by_key(names: ZoneNames) -> dict[str, str]:
+def _map_zones_by_key(names: ZoneNames) -> dict[str, str]:
     """Return the zones of this machine by their keys (`_make_key`)."""
     return {_make_key(zone): zone for zone in sorted(names() - _NOT_NAMES)}
 
