@@ -13,11 +13,11 @@ from typing import Final
 
 K1: Final = 1.2
 B: Final = 0.75
-"""BM25's usual constants: how soon a repeated word saturates, how much length counts."""
+"""BM25's usual constants: the saturation of repeated words, and the influence of the length."""
 
 
 class Bm25:
-    """Scores of texts, each passed as its counted stems. Pure."""
+    """The scores of texts, each of which is passed as its counted stems."""
 
     def __init__(self, texts: Sequence[Mapping[str, int]]) -> None:
         self._texts = texts
@@ -32,7 +32,7 @@ class Bm25:
         }
 
     def scores(self, terms: AbstractSet[str]) -> list[float]:
-        """Return each text's match with these stems: from 0 for none in common."""
+        """Return each text's score for these stems, 0 without a common stem."""
         return [
             sum(
                 self._idf[stem] * text[stem] * (K1 + 1) / (text[stem] + norm)

@@ -1,7 +1,4 @@
-"""`mlx-tools kb`.
-
-Add files to the knowledge base, search it, list it, remove from it.
-"""
+"""`mlx-tools kb`: adds, searches, lists and removes files of the knowledge base."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ from mlx_tools.plugins.kb.search import Hit
 app = typer.Typer(add_completion=False)
 
 _MAX_NAMED = 10
-"""Files that could not be read that are named one by one."""
+"""Skipped files that are named one by one."""
 
 
 @app.command()
@@ -53,7 +50,7 @@ def add(
     ] = DEFAULT_CORPUS,
     as_json: AsJson = False,
 ) -> None:
-    """Take in files and folders; what has not changed is left as it is."""
+    """Add files and folders; unchanged files are not read again."""
     try:
         with progress_bar("reading") as report:
             result = KnowledgeBase().add(
@@ -68,7 +65,7 @@ def add(
     if as_json:
         print_json(to_builtins(result))
     else:
-        print_text(_summary(result, binary))
+        print_text(_format_summary(result, binary))
     for item in skipped[:_MAX_NAMED]:
         complain(f"{item.path}: {item.reason}", kind="skipped")
     if len(skipped) > _MAX_NAMED:
@@ -95,7 +92,7 @@ def search(
             print_json({"n": number, "location": hit.path, **to_builtins(hit)})
             continue
         print_prose(f"{number}  {hit.name}", "   ", colour="bold")
-        print_text(f"   {_place(hit)}", colour="dim")
+        print_text(f"   {_format_place(hit)}", colour="dim")
         print_prose("".join(f"   | {line}\n" for line in hit.snippet.split("\n")), "   : ")
     if not hits:
         empty = not base.corpora()
@@ -129,7 +126,9 @@ def remove(corpus: Annotated[str, argument("CORPUS", "The corpus.")], yes: Yes =
     files = next(
         (corpus_row.files for corpus_row in base.corpora() if corpus_row.name == corpus), None
     )
-    if files is not None and not _agreed(f"the corpus {corpus} ({count_noun(files, 'file')})", yes):
+    if files is not None and not _confirm_removal(
+        f"the corpus {corpus} ({count_noun(files, 'file')})", yes
+    ):
         return EXIT_STOPPED
     with progress_bar("removing") as report:
         removed = base.remove(corpus, on_progress=lambda n, total, _: report(n, total))
@@ -146,27 +145,27 @@ def forget(
     base = KnowledgeBase()
     paths = base.forget(path, dry_run=True)
     subject = paths[0] if len(paths) == 1 else f"{count_noun(len(paths), 'file')} below {path}"
-    if not _agreed(subject, yes):
+    if not _confirm_removal(subject, yes):
         return EXIT_STOPPED
     removed = base.forget(path)
     print_text(f"{count_noun(len(removed), 'file')} removed from the knowledge base")
     return EXIT_OK
 
 
-def _agreed(subject: str, yes: bool) -> bool:
+def _confirm_removal(subject: str, yes: bool) -> bool:
     question = f"Remove {subject} from the knowledge base?"
     return inputs.confirm(question, yes, warning="nothing was removed")
 
 
-def _place(hit: Hit) -> str:
-    """Return the place of a passage on one line, whatever the file is called."""
+def _format_place(hit: Hit) -> str:
+    """Return the place of a passage on one line, with an escaped path."""
     path = escape_for_terminal(hit.path, keep=PROSE.strip(LINES))
     if hit.page is not None:
         return f"{path}, page {hit.page}"
     return path if hit.snippet_line is None else f"{path}:{hit.snippet_line}"
 
 
-def _summary(done: AddReport, binary: int) -> str:
+def _format_summary(done: AddReport, binary: int) -> str:
     parts = [
         f"{done.added_files} added",
         f"{done.changed_files} changed",

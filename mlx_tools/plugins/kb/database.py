@@ -1,16 +1,16 @@
 """The file of a knowledge base: SQLite with full-text indexes (FTS5).
 
-A corpus has files. A file has its text (compressed, once) and passages, which are stretches of it.
+A corpus has files. A file has its compressed text, and passages, which are ranges of the text.
 
-There are three indexes. The words of each passage find an answer within a file. The words of each
-file, and those of its names (title, path, headings), tell files apart. The rarity of a word differs
-between them: a file's path has it once, not once in each passage. The indexes are contentless: each
-holds words under a number, and no text. To remove something, its words are made again from the
-text, so they must be the same. A change to how words are made, or to what is indexed, needs a new
-version of the format.
+There are three indexes: the words of each passage, the words of each file, and the words of its
+names (title, path, headings). The first finds an answer within a file, the others find the file.
+They are separate because the rarity of a word differs between them: a file's path has a word once,
+and not once in each passage. The indexes are contentless: they store words under a number, and no
+text. To remove an entry, its words are computed again from the text, so they must be the same. So a
+change to the computation of words, or to the indexed texts, needs a new version of the format.
 
-A fourth index holds the letters of each word, in threes. It finds similar words without a walk
-through all of them. A word is kept as long as a file has its stem.
+A fourth index has the letters of each word, in threes. It finds similar words without reading all
+words. A word stays as long as a file has its stem.
 """
 
 from __future__ import annotations
@@ -69,16 +69,16 @@ class FileRow(NamedTuple):
     path: str
     size: int
     stamp: str
-    """Changes when the file is written."""
+    """A text that changes when the file is written (`make_stamp`)."""
     hash: bytes
     reader: str
     """The reader of the file."""
     problem: str = ""
-    """The reason why it has no text; empty if it has."""
+    """The reason why it has no text. Empty if it has one."""
 
 
 class Database(SqliteFile):
-    """An open knowledge base; ``create`` creates a missing file."""
+    """An open knowledge base. ``create`` is True to create a missing file."""
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
         self._words_in: set[str] = set()
@@ -108,7 +108,7 @@ class Database(SqliteFile):
     # --- writing, within a transaction ---
 
     def make_corpus(self, name: str, now: str) -> int:
-        """Return the number of the corpus with this name, which is created if missing."""
+        """Return the number of the corpus with this name; create it if it is missing."""
         self.sql.execute(
             "INSERT INTO corpus(name, changed) VALUES(?, ?) "
             "ON CONFLICT(name) DO UPDATE SET changed=excluded.changed",
@@ -121,7 +121,7 @@ class Database(SqliteFile):
     ) -> int:
         """Save a file in place of the one with its path, and return its number.
 
-        ``display_path`` is its path from the added folder on, by which it is found.
+        ``display_path`` is its path from the added folder on, whose words are indexed.
         """
         self.drop(corpus, row.path)
         stored = document or Document("", "", ())
@@ -145,7 +145,7 @@ class Database(SqliteFile):
         self.sql.execute("UPDATE file SET stamp=? WHERE corpus=? AND path=?", (stamp, corpus, path))
 
     def drop(self, corpus: int, path: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         query = "SELECT id, title, shown, text FROM file WHERE corpus=? AND path=?"
         row = self.sql.execute(query, (corpus, path)).fetchone()
         if row is not None:
@@ -155,7 +155,7 @@ class Database(SqliteFile):
             self.sql.execute("DELETE FROM file WHERE id=?", (file,))
 
     def drop_all(self) -> None:
-        """Remove everything at once; file by file would take as long as adding."""
+        """Remove all files at once, which is far quicker than one by one."""
         for table in TABLES:
             self.sql.execute(f"INSERT INTO {table}({table}) VALUES('delete-all')")
         for table in ("passage", "file", "corpus", "word"):
@@ -173,7 +173,7 @@ class Database(SqliteFile):
             (number, index_text(heading), index_text(text[start:stop]))
             for number, start, stop, heading in passages
         ]
-        # Their order means nothing here; sorted, they take half the space.
+        # Their order is not used here, and sorted they take half the space.
         words = sorted(" ".join(words for _, _, words in of_passages).split())
         headings = dict.fromkeys(
             word for *_, heading in passages for word in _HEADING_SPLIT.split(heading)
@@ -187,14 +187,14 @@ class Database(SqliteFile):
 
     @contextlib.contextmanager
     def transaction(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:
-        """Run a transaction; at its end the letters of all its words are updated."""
+        """Run a transaction. At its end update the index of letters."""
         self._words_in, self._words_out = set(), set()
         with super().transaction(write=write) as sql:
             yield sql
             self._letter_words()
 
     def _letter_words(self) -> None:
-        """Add the letters of new words, and remove those of words that no file has."""
+        """Add the letters of new words, and remove those of words without a file."""
         add_query = (
             "INSERT INTO word(term) SELECT value FROM json_each(?) WHERE true "
             "ON CONFLICT DO NOTHING RETURNING id, term"
@@ -226,7 +226,7 @@ class Database(SqliteFile):
         self.sql.executemany(f"INSERT INTO {table}({', '.join(names)}) VALUES({marks})", rows)
 
     def tidy(self) -> None:
-        """Free the space of what was removed, and merge the segments of each index."""
+        """Free the space of removed rows, and merge the segments of each index."""
         for table in TABLES:
             self.sql.execute(f"INSERT INTO {table}({table}) VALUES('optimize')")
         self.sql.execute("VACUUM")

@@ -1,4 +1,4 @@
-"""Files as documents: whether they hold text, which, and its title."""
+"""Reads files as documents: their text, title and passages."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from mlx_tools.plugins.kb.passages import MAX_HEADING_CHARS, Passage, split_pass
 from mlx_tools.toolbox import Bounds, WorkerFailed, find_charset, run_worker, split_bom
 
 READER: Final = "4"
-"""The version of this code: a file that an earlier one has read is read again."""
+"""The version of this code. A file that an earlier version has read is read again."""
 
 MAX_TEXT_BYTES: Final = 10_000_000
 MAX_PACKED_BYTES: Final = 100_000_000
-"""Bytes of a PDF or an office document; pictures are most of it."""
+"""Bytes of a PDF or an office document, most of which are pictures."""
 SNIFFED: Final = 8_192
-"""Bytes at the beginning by which a file is recognized."""
+"""Bytes at the beginning of a file that show its kind."""
 
 BINARY: Final = "it is binary"
 UNKNOWN: Final = "its encoding is not known: save it as UTF-8"
@@ -39,7 +39,7 @@ _FORMS: Final = {
     **dict.fromkeys((".txt", ".text", ".org", ".adoc", ".asciidoc", ".log", ".tex"), "text"),
     **dict.fromkeys((".csv", ".tsv", ""), "text"),
 }
-"""The form of a text by suffix, which decides how it is cut; all others are code."""
+"""The form of a text by suffix, which decides how it is cut. All other suffixes mean code."""
 
 _OFFICE: Final = frozenset((".docx", ".odt", ".rtf", ".pages", ".epub"))
 """Suffixes that `mlx_tools.plugins.kb.office` reads."""
@@ -47,10 +47,10 @@ _OFFICE: Final = frozenset((".docx", ".odt", ".rtf", ".pages", ".epub"))
 _UNREAD: Final = frozenset(
     (".doc", ".mobi", ".xls", ".xlsx", ".ods", ".numbers", ".ppt", ".pptx", ".odp", ".key")
 )
-"""Suffixes that people take for text and that are not read here; each is reported."""
+"""Suffixes of texts in forms that are not read here. Such files are reported."""
 
 _MAX_OUTPUT_CHARS: Final = 2_000
-"""Characters that are kept of a notebook cell's output."""
+"""Characters of a notebook cell's output that are indexed."""
 
 _PRIVATE_KEY: Final = re.compile(rb"\A\s{0,64}-----BEGIN [A-Z ]{0,40}PRIVATE KEY")
 _FIRST_STRING: Final = re.compile(
@@ -63,9 +63,9 @@ _HEADING_LINES: Final = 50
 _CONTROLS: Final = re.compile("[\0-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
 _WESTERN_SHARE: Final = 0.3
 _MIN_FOREIGN_CHARS: Final = 5
-"""Characters beyond ASCII that any text may have. A text in a Western language has a smaller share
-than `_WESTERN_SHARE`. One with more that is no UTF-8 is Cyrillic or Chinese in its own encoding,
-and would be read as nonsense."""
+"""Characters beyond ASCII that any text may have. If there are more, their share decides. In a
+Western language it is smaller than `_WESTERN_SHARE`. A text with a larger share that is not UTF-8
+is for example Cyrillic or Chinese in another encoding, and would be read as nonsense."""
 
 
 class UnreadableFile(Exception):
@@ -78,26 +78,28 @@ class Document(Struct, frozen=True):
     title: str
     text: str
     passages: tuple[Passage, ...]
-    """Its passages; they are in line 0 if the text is not the file as it is."""
+    """Its passages. Their line is 0 if the text differs from the file's content."""
     pages: tuple[int, ...] = ()
     """The offset of each page, for a file with pages."""
 
 
 def get_suffix(name: str) -> str:
-    """Return the suffix by which a file's form is recognized, in lower case."""
+    """Return the suffix that shows a file's form, in lower case."""
     return PurePath(name).suffix.lower()
 
 
 def find_reader(name: str) -> str:
-    """Return the reader of a file; if it differs from before, the file is read again."""
+    """Return the reader of a file. If it differs from before, the file is read again."""
     suffix = get_suffix(name)
     return (
-        f"{READER} {_pdf_reader()}" if suffix == PDF else READER + " office" * (suffix in _OFFICE)
+        f"{READER} {_find_pdf_reader()}"
+        if suffix == PDF
+        else READER + " office" * (suffix in _OFFICE)
     )
 
 
 def find_limit(name: str) -> int:
-    """Return the most bytes that a file of this name may have."""
+    """Return the maximum of bytes of a file with this name."""
     return MAX_PACKED_BYTES if get_suffix(name) in {PDF, *_OFFICE} else MAX_TEXT_BYTES
 
 
@@ -121,12 +123,14 @@ def read_document(name: str, data: bytes) -> Document:
         from mlx_tools.toolbox import read_html
 
         page = read_html(text)
-        title = page["title"] or _prose_title(page["text"])
+        title = page["title"] or _find_prose_title(page["text"])
         return _make_document(title, name, page["text"], "markdown", is_generated=True)
     if suffix == _NOTEBOOK and (cells := _read_notebook(text)) is not None:
-        return _make_document(_prose_title(cells), name, cells, "markdown", is_generated=True)
+        return _make_document(_find_prose_title(cells), name, cells, "markdown", is_generated=True)
     form = _FORMS.get(suffix, "code")
-    title_of_form = {"code": _code_title, "text": _first_line}.get(form, _prose_title)
+    title_of_form = {"code": _find_code_title, "text": _find_first_line}.get(
+        form, _find_prose_title
+    )
     return _make_document(title_of_form(text), name, text, form)
 
 
@@ -141,7 +145,7 @@ def _make_document(
 ) -> Document:
     """Return the document of a text.
 
-    ``is_generated`` says that the text is not the file as it is.
+    ``is_generated`` is True if the text differs from the file's content.
     """
     line = " ".join(title.split()) or name
     short = line if len(line) <= MAX_HEADING_CHARS else line[: MAX_HEADING_CHARS - 1] + "…"
@@ -153,19 +157,18 @@ def _make_document(
 
 # --- PDF ----------------------------------------------------------------------------------------
 #
-# By pypdf, in a process of its own: a PDF can be a bomb, of streams that unpack without end and
-# objects that hold themselves.
+# By pypdf, in a separate process: a PDF can be a bomb, with streams that unpack without end and
+# objects that contain themselves.
 
 BOUNDS: Final = Bounds(seconds=60, cpu_seconds=60, memory_mb=1_500)
-"""The limits of reading one file. A choice: a PDF can be a bomb of streams that unpack without end.
-"""
+"""The limits for one file. They are a choice."""
 
 _PAGE_END: Final = "\n\n"
 
 
 @functools.cache
-def _pdf_reader() -> str:
-    """Return the reader of PDFs, ``pypdf`` and its version; empty if it is missing."""
+def _find_pdf_reader() -> str:
+    """Return the reader of PDFs: ``pypdf`` with its version, empty if it is missing."""
     try:
         return f"pypdf {metadata.version('pypdf')}"
     except metadata.PackageNotFoundError:
@@ -174,9 +177,9 @@ def _pdf_reader() -> str:
 
 def read_pdf(name: str, data: bytes, bounds: Bounds = BOUNDS) -> Document:
     """Return a PDF as a document, page after page. Raises `UnreadableFile`."""
-    if not _pdf_reader():
+    if not _find_pdf_reader():
         raise UnreadableFile(f"reading it takes pypdf: {to_install('pdf')}")
-    result = _read_apart("read_pdf", "pypdf", {"data": data}, bounds)
+    result = _read_in_worker("read_pdf", "pypdf", {"data": data}, bounds)
     ends = [*itertools.accumulate(len(page) + len(_PAGE_END) for page in result["pages"])]
     text = _PAGE_END.join(result["pages"])
     if not text.strip():
@@ -189,22 +192,22 @@ def read_pdf(name: str, data: bytes, bounds: Bounds = BOUNDS) -> Document:
 
 def _read_office(name: str, data: bytes) -> Document:
     question = {"data": data, "form": get_suffix(name)}
-    result = _read_apart("read_office", "justhtml", question, BOUNDS)
+    result = _read_in_worker("read_office", "justhtml", question, BOUNDS)
     text = decode_text(str(result["text"]).encode("utf-8", "replace"))
     if not text.strip():
         raise UnreadableFile("it holds no text")
     return _make_document(
-        result["title"] or _prose_title(text), name, text, "markdown", is_generated=True
+        result["title"] or _find_prose_title(text), name, text, "markdown", is_generated=True
     )
 
 
-def _read_apart(
+def _read_in_worker(
     work: str, package: str, question: dict[str, Any], bounds: Bounds
 ) -> dict[str, Any]:
     """Return the result of `mlx_tools.plugins.kb.office` for a file's ``data``.
 
     Raises:
-        UnreadableFile: there is none.
+        UnreadableFile: the file cannot be read.
     """
     request = {**question, "data": base64.b64encode(question["data"]).decode()}
     try:
@@ -221,9 +224,9 @@ def _read_apart(
 
 
 def _read_notebook(source: str) -> str | None:
-    """Return the cells of a Jupyter notebook as Markdown, None if it is none.
+    """Return the cells of a Jupyter notebook as Markdown, None if it is no notebook.
 
-    These are texts, code in fences, and outputs.
+    The cells are texts, code in fences, and outputs.
     """
     try:
         cells = json.loads(source)["cells"]
@@ -258,7 +261,7 @@ def split_front_matter(text: str) -> tuple[str, str]:
 def find_title(text: str) -> str:
     """Return a Markdown text's own title, or its first heading, or an empty text.
 
-    What looks like a heading in a block of code is none.
+    Lines in a block of code are no headings.
     """
     head, body = split_front_matter(text)
     if (title_match := _FRONT_TITLE.search(head)) is not None:
@@ -275,12 +278,12 @@ def find_title(text: str) -> str:
     return ""
 
 
-def _prose_title(text: str) -> str:
-    return find_title(text) or _first_line(split_front_matter(text)[1])
+def _find_prose_title(text: str) -> str:
+    return find_title(text) or _find_first_line(split_front_matter(text)[1])
 
 
-def _first_line(text: str) -> str:
-    """Return the first line with words, if it is as short as a title."""
+def _find_first_line(text: str) -> str:
+    """Return the first line with words, if it is short enough for a title."""
     for line in text[:4_000].split("\n"):
         words = line.strip()
         if any(c.isalnum() for c in words) and not words.startswith(("..", ":", "\\", "%")):
@@ -288,7 +291,7 @@ def _first_line(text: str) -> str:
     return ""
 
 
-def _code_title(text: str) -> str:
+def _find_code_title(text: str) -> str:
     """Return the first sentence of the file's own docstring or comment."""
     match = _FIRST_STRING.match(text[:4_000])
     return match[1].strip(" \t'\"/") if match else ""
@@ -298,9 +301,9 @@ def _code_title(text: str) -> str:
 
 
 def is_binary(head: bytes, name: str = "") -> bool:
-    """Return whether a file that begins so is no text, by its zero bytes.
+    """Return whether a file is binary, by zero bytes in its beginning.
 
-    Documents by ``name`` are read completely, so for them it is False.
+    False for documents, by their ``name``, because these are read in another way.
     """
     if get_suffix(name) in _OFFICE:
         return False
@@ -310,11 +313,11 @@ def is_binary(head: bytes, name: str = "") -> bool:
 def decode_text(data: bytes) -> str:
     r"""Return the bytes as text with line ends ``\n``.
 
-    The encoding is UTF-8, UTF-16 with its mark, the one that a page names, or Windows-1252 if that
-    is possible.
+    The encoding is UTF-8, UTF-16 with its mark, the one that a web page names, or Windows-1252 if
+    that is possible.
 
     Raises:
-        UnreadableFile: it is no text.
+        UnreadableFile: the bytes are no text.
     """
     mark, data = split_bom(data)
     for encoding in (mark,) if mark else ("utf-8", find_charset(data) or "utf-8"):

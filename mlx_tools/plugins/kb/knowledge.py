@@ -22,16 +22,16 @@ DEFAULT_LIMIT: Final = 5
 
 _READ: Final[Effects] = frozenset(("read",))
 _DEFAULT_MAX_CHARS: Final = 4_000
-"""Characters of an answer if the context does not say how many are shown."""
+"""Characters of an answer if the context has no limit."""
 _MIN_SNIPPET_CHARS, _MAX_SNIPPET_CHARS = 160, 900
-"""Characters of a passage that are shown: as many as there is room for, between these."""
+"""Limits for the shown characters of a passage. Between them the available room decides."""
 
 _HEAD: Final = 160
-"""Characters of title and location, about."""
+"""The approximate number of characters of title and location."""
 
 
 class Knowledge:
-    """The tools of a knowledge base. ``file`` is its place, None for the user's own."""
+    """The tools of a knowledge base. ``file`` is its file, None for the user's own."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
@@ -46,7 +46,7 @@ class Knowledge:
         )
 
     def disabled_reason(self) -> str | None:
-        """Return why there is nothing to search, or None."""
+        """Return the reason why there is no knowledge base to search, or None."""
         empty_reason = load_words(QUERY).notices["off"]
         path = knowledge_base_file() if self._file is None else self._file
         try:
@@ -102,7 +102,7 @@ class Knowledge:
 
 
 def _make_source(hit: Hit, notices: Mapping[str, str]) -> Source:
-    """Return a passage as a source; its title has its place unless it is the start."""
+    """Return a passage as a source, whose title has the place within the file."""
     title = hit.name
     if hit.page is not None:
         title = notices["page"].format(title=title, page=hit.page)

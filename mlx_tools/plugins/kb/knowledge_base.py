@@ -1,8 +1,7 @@
-"""A knowledge base: corpora of files that can be asked in plain words.
+"""A knowledge base: corpora of files that can be searched with plain words.
 
-Adding only reads what is new or has changed. What was read is written in batches, each a
-transaction. A process that is killed loses its current batch; adding again keeps the rest and
-continues.
+Only new and changed files are read. They are written in batches, each in a transaction. If the
+process is killed, only its current batch is lost, and a later import continues from there.
 """
 
 from __future__ import annotations
@@ -50,13 +49,13 @@ DEFAULT_LIMIT: Final = 5
 MAX_LIMIT: Final = 100
 BATCH_FILES: Final = 100
 BATCH_CHARS: Final = 2_000_000
-"""Limits of a batch, which is what a killed process loses. A choice: larger ones lose more, smaller
-ones commit more often."""
+"""Limits of a batch. A choice: a killed process loses more with larger batches, and smaller ones
+are committed more often."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 OnProgress = Callable[[int, int, str], None]
-"""Called after each file with the number done, the total, and its path."""
+"""Called after each file with the number of finished files, the total, and its path."""
 
 
 class Corpus(Struct, frozen=True):
@@ -82,7 +81,7 @@ class SkippedFile(Struct, frozen=True):
 
 
 class AddReport(Struct, frozen=True):
-    """The result of adding, in files with text."""
+    """The result of an import, in numbers of files with text."""
 
     corpus: str
     added_files: int = msgspec.field(name="added")
@@ -90,13 +89,13 @@ class AddReport(Struct, frozen=True):
     unchanged: int
     removed: int
     skipped: tuple[SkippedFile, ...]
-    """All files without readable text, with the reason, read now or before."""
+    """All files without readable text, of this import or before, with the reasons."""
 
 
 class KnowledgeBase:
-    """Corpora in one SQLite file, which is created when something is first added.
+    """Corpora in one SQLite file, which is created when the first file is added.
 
-    An object holds nothing open: several threads and processes may use the same file.
+    The file is only open during a method, so several threads and processes may use it.
 
     Args:
         path: the file, by default the user's own.
@@ -117,12 +116,12 @@ class KnowledgeBase:
     ) -> AddReport:
         """Add files, and all files with text below folders.
 
-        Only what is new or has changed is read. Files that were added from one of the folders and
-        are gone are removed. Hidden files and links below a folder are ignored.
+        Only new and changed files are read. Files of these folders that no longer exist are
+        removed. Hidden files and links below a folder are ignored.
 
         Raises:
-            UsageError: a path is no file or folder, or the name cannot be a corpus.
-            KnowledgeBaseError: the file cannot be written. Finished batches are kept.
+            UsageError: a path is no file or folder, or the corpus's name is not valid.
+            KnowledgeBaseError: the file cannot be written. Finished batches stay.
         """
         hint = "use 1 to 64 of A-Z a-z 0-9 _ . -"
         if not _NAME.fullmatch(require_text("corpus", corpus, hint)):
@@ -150,8 +149,8 @@ class KnowledgeBase:
         Args:
             question: any text.
             corpus: the corpus to search, None for all.
-            limit: the most passages.
-            snippet_chars: characters of a snippet.
+            limit: the maximum of passages.
+            snippet_chars: the maximum of characters of a snippet.
 
         Raises:
             UsageError: there is no such corpus.
@@ -163,10 +162,10 @@ class KnowledgeBase:
         require_instance("limit", limit, int, "give the most passages")
         if not self._exists():
             if corpus is not None:
-                raise self._unknown(corpus)
+                raise self._make_unknown_error(corpus)
             return []
         with Database(self.path, create=False) as database, database.translate_errors():
-            number = None if corpus is None else self._number(database, corpus)
+            number = None if corpus is None else self._find_number(database, corpus)
             return search(database, question, number, min(limit, MAX_LIMIT), snippet_chars)
 
     def corpora(self) -> list[Corpus]:
@@ -188,14 +187,14 @@ class KnowledgeBase:
     def forget(self, path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:
         """Remove a file, or all files below a folder, and return their paths, sorted.
 
-        With ``dry_run`` nothing is removed. Files on disk stay, and need not exist any more.
+        With ``dry_run`` nothing is removed. Files on disk stay, and may be gone already.
 
         Raises:
-            UsageError: the knowledge base has nothing of it.
+            UsageError: the knowledge base has no file at or below the path.
             KnowledgeBaseError: the file cannot be written.
         """
         named_path = expand_user(path)
-        # A file that is gone, or became a link, is known by the path that it had.
+        # A file that is gone, or became a link, has its old path in the database.
         paths = {str(named_path.absolute()), str(named_path.resolve())}
         removed: set[str] = set()
         if self._exists():
@@ -217,16 +216,18 @@ class KnowledgeBase:
     def remove(
         self, corpus: str, *, on_progress: OnProgress = lambda done, total, path: None
     ) -> int:
-        """Remove a corpus and return how many files with text it had; files on disk stay.
+        """Remove a corpus, and return its number of files with text.
+
+        Files on disk stay.
 
         Raises:
             UsageError: there is no such corpus.
             KnowledgeBaseError: the file cannot be written.
         """
         if not self._exists():
-            raise self._unknown(corpus)
+            raise self._make_unknown_error(corpus)
         with Database(self.path, create=False) as database, database.translate_errors():
-            number = self._number(database, corpus)
+            number = self._find_number(database, corpus)
             with database.transaction(write=True) as sql:
                 files = database.files(number)
                 if database.fetch_one("SELECT count(*) FROM corpus")[0] == 1:
@@ -236,26 +237,26 @@ class KnowledgeBase:
                         database.drop(number, row.path)
                         on_progress(done, len(files), row.path)
                     sql.execute("DELETE FROM corpus WHERE id=?", (number,))
-            with contextlib.suppress(sqlite3.Error):  # a full disk: what comes next takes the room
+            with contextlib.suppress(sqlite3.Error):  # on a full disk, later files use the space
                 database.tidy()
             return sum(not row.problem for row in files)
 
-    def _number(self, database: Database, corpus: str) -> int:
+    def _find_number(self, database: Database, corpus: str) -> int:
         """Return the number of a corpus.
 
         Raises:
-            UsageError: there is none of this name.
+            UsageError: there is no corpus of this name.
         """
         number = database.corpus(corpus) if _NAME.fullmatch(corpus) else None
         if number is None:
-            raise self._unknown(corpus)
+            raise self._make_unknown_error(corpus)
         return number
 
     def _exists(self) -> bool:
         with translate_os_error(KnowledgeBaseError, f"{self.path} cannot be read"):
             return self.path.exists()
 
-    def _unknown(self, corpus: str) -> UsageError:
+    def _make_unknown_error(self, corpus: str) -> UsageError:
         names = [corpus_entry.name for corpus_entry in self.corpora()]
         verb = "is" if len(names) == 1 else "are"
         hint = (
@@ -275,20 +276,20 @@ class _Import:
     counts: Counter[str] = field(default_factory=Counter)
     skipped: list[SkippedFile] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
-    """Folders that could not be looked at."""
+    """Folders that could not be read."""
     batch: list[tuple[WalkedFile, FileRow, Document | None]] = field(default_factory=list)
     touched: list[FileRow] = field(default_factory=list)
-    """Files with another stamp and the same content."""
+    """Files with a new stamp and the same content."""
 
     def run(self) -> AddReport:
         """Add the files.
 
         Raises:
-            UsageError: there are too many.
+            UsageError: there are too many files.
         """
         files = self._list()
         with self.database.transaction(write=True):
-            number = self._number()
+            number = self._find_number()
         rows_by_path = {row.path: row for row in self.database.files(number)}
         for done, file in enumerate(files.values(), start=1):
             self._take(file, rows_by_path.get(file.path))
@@ -304,15 +305,15 @@ class _Import:
             skipped=tuple(self.skipped),
         )
 
-    def _number(self) -> int:
-        """Return the number of the corpus, which is created again if it was removed."""
+    def _find_number(self) -> int:
+        """Return the number of the corpus; create it again if it was removed."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         return self.database.make_corpus(self.corpus, now)
 
     def _list(self) -> dict[str, WalkedFile]:
         files: dict[str, WalkedFile] = {}
         for start in self.starts:
-            for file in walk_files(start, self._cannot_look):
+            for file in walk_files(start, self._skip_folder):
                 if any("\ud800" <= char <= "\udfff" for char in file.path):
                     self.skipped.append(SkippedFile(ascii(file.path), "its name is not UTF-8"))
                     continue
@@ -324,19 +325,19 @@ class _Import:
                     )
         return files
 
-    def _cannot_look(self, path: str, reason: str) -> None:
+    def _skip_folder(self, path: str, reason: str) -> None:
         self.unseen.append(path)
         self.skipped.append(SkippedFile(path, reason))
 
     def _take(self, file: WalkedFile, row: FileRow | None) -> None:
-        """Read a file, unless ``row`` has it as it is."""
+        """Read a file, unless ``row`` shows that it has not changed."""
         name = file.parts[-1]
         known_row = row if row is not None and row.reader == find_reader(name) else None
         if known_row is None or (known_row.size, known_row.stamp) != (file.size, file.stamp):
             try:
                 no_text = is_binary(file.read(SNIFFED)[0], name)
                 data, status = file.read(SNIFFED if no_text else find_limit(name) + 1)
-            except OSError as error:  # gone meanwhile, or not to be opened
+            except OSError as error:  # it is gone, or cannot be opened
                 self.skipped.append(SkippedFile(file.path, f"it cannot be read: {error.strerror}"))
                 return
             stamp, digest = make_stamp(status), hashlib.sha256(data).digest()
@@ -351,7 +352,7 @@ class _Import:
             self.counts["unchanged"] += 1
 
     def _take_new(self, file: WalkedFile, row: FileRow, data: bytes, *, is_changed: bool) -> None:
-        """Read a new file and count it; ``is_changed`` if an older version had text."""
+        """Read a new file and count it. ``is_changed``: an older version had text."""
         document = None
         limit = find_limit(file.parts[-1])
         try:
@@ -372,7 +373,7 @@ class _Import:
         """Write the current batch."""
         if self.batch or self.touched:
             with self.database.transaction(write=True):
-                number = self._number()
+                number = self._find_number()
                 for row in self.touched:
                     self.database.update_stamp(number, row.path, row.stamp)
                 for file, row, document in self.batch:
@@ -384,13 +385,13 @@ class _Import:
         removed = [row for row in missing if self._is_gone(row.path)]
         for start in range(0, len(removed), BATCH_FILES):
             with self.database.transaction(write=True):
-                number = self._number()
+                number = self._find_number()
                 for row in removed[start : start + BATCH_FILES]:
                     self.database.drop(number, row.path)
         self.counts["removed"] += sum(not row.problem for row in removed)
 
     def _is_gone(self, path: str) -> bool:
-        """Return whether a file below an added folder is gone, as far as can be seen."""
+        """Return whether a file below an added folder is gone; False if unknown."""
         if any(path.startswith(f"{folder.rstrip('/')}/") for folder in self.unseen):
             return False
         was_added = any(not start.only and path.startswith(start.prefix) for start in self.starts)

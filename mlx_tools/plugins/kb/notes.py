@@ -1,9 +1,9 @@
 """A folder of notes: plain Markdown files that a person can open, edit and add to.
 
-A note that a model writes is a new file, never a change of one. It begins with front matter, YAML
-between two lines ``---``, which editors of notes know. It has the time and the session, so the
-origin of a note stays known to whoever finds it later. Front matter of other programs or people is
-part of the text. All files are opened by a walk from the folder that follows no link.
+A model can only write new notes, and not change existing ones. Such a note begins with front
+matter, which is YAML between two lines ``---``, and is usual in editors of notes. It has the time
+and the session, so that the origin of a note stays known. Front matter of other programs or people
+is part of the text. All files are opened from the folder on, without following links.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from mlx_tools.tools import Preview, Tool, ToolContext, ToolError, current_conte
 
 ENDING: Final = ".md"
 ENDINGS: Final = (ENDING, ".markdown")
-"""Endings of the names of files that are taken for notes."""
+"""Endings of the names of notes."""
 
 MAX_NOTES: Final = 20_000
 MAX_NOTE_BYTES: Final = 200_000
 MAX_ENTRIES: Final = 200_000
 MAX_TOTAL_BYTES: Final = 64_000_000
-"""The limits of a search: a folder of any size takes bounded time and memory."""
+"""Limits of a search, so that any folder takes limited time and memory."""
 
 MAX_SAME: Final = 9_999
-"""Notes with one title; a further one is refused."""
+"""Notes with the same title. A further one is refused."""
 
 MAX_TITLE_CHARS: Final = 500
 MAX_ORIGIN_CHARS: Final = 100
-"""Characters of a title and of a session's name: anybody may write anything into a file."""
+"""Characters of a title and of a session's name. A file may have longer ones."""
 
 NO_FOLDER: Final = "no folder for notes was named"
 
@@ -70,7 +70,7 @@ class Note(Struct, frozen=True):
     title: str
     text: str
     created: str = ""
-    """The time in our front matter; empty if a person wrote the note."""
+    """The time in our front matter. Empty if a person wrote the note."""
     session: str = ""
     modified: float = 0.0
     """Seconds since 1970."""
@@ -79,8 +79,8 @@ class Note(Struct, frozen=True):
 def parse_note(path: str, text: str, modified: float = 0.0) -> Note:
     """Parse the file of a note.
 
-    Its title is in the front matter, or is the first heading, or the file's name. The text is what
-    follows our front matter; other front matter is kept before it.
+    Its title is that of the front matter, the first heading, or the file's name. The text begins
+    after our front matter, but includes other front matter.
     """
     from mlx_tools.plugins.kb.documents import find_title, split_front_matter
 
@@ -104,7 +104,7 @@ def parse_note(path: str, text: str, modified: float = 0.0) -> Note:
 
 
 class NoteSearch(NamedTuple):
-    """The notes of a folder; ``unread`` counts those that were not looked at."""
+    """The notes of a folder, and the number of notes that were not read."""
 
     notes: Sequence[Note] = ()
     unread: int = 0
@@ -116,7 +116,7 @@ class Notes:
     Methods raise `ToolError`.
 
     Args:
-        folder: the folder, None for no notes.
+        folder: the folder, None without notes.
         now: returns the time with its zone.
     """
 
@@ -129,9 +129,9 @@ class Notes:
         self._now = now
 
     def find_free_name(self, title: str) -> str:
-        """Return the name that a new note of this title would get.
+        """Return the name that a new note with this title would get.
 
-        No other note has it, even if case and accents are ignored.
+        It differs from all other names, even if case and accents are ignored.
         """
         heading = _make_heading(title)
         if self.folder is None or not os.path.lexists(self.folder):
@@ -144,8 +144,8 @@ class Notes:
     ) -> tuple[str, int]:
         """Write a new note, and return its file's name and its size in bytes.
 
-        If the name is taken it gets a number. Nothing is written under another name than was
-        approved.
+        If the name is taken, it gets a number. A note is never written under another name than the
+        approved one.
         """
         context = context or current_context()
         heading, created = _make_heading(title), self._now().isoformat(timespec="seconds")
@@ -171,18 +171,17 @@ class Notes:
                             undo=context.undo,
                         )
                     except (PathRefused, NameTaken):
-                        # A refusal for another reason than a name that was taken meanwhile.
+                        # refused for another reason than a name that was taken meanwhile
                         if get_status(place.folder, name) is None or context.cancelled:
                             raise
-                        taken_names.add(fold_name(name))  # another was quicker: the next number
+                        taken_names.add(fold_name(name))  # another program took it: the next number
                         continue
                 return name, len(raw)
 
     def read_all(self, should_stop: Callable[[], bool] = lambda: False) -> NoteSearch:
         """Return all notes below the folder, in the order of their paths.
 
-        Hidden files and folders, links, files with several names, and files that are no text are
-        left out.
+        Hidden files and folders, links, files with several names, and binary files are left out.
         """
         from mlx_tools.plugins.kb.walk import WalkStart, walk_files
 
@@ -243,7 +242,7 @@ def _make_heading(title: str) -> str:
 
 
 def _list_names(root: Root) -> set[str]:
-    """Return all names in the folder, as file systems compare them that ignore case."""
+    """Return all names in the folder, in the form of file systems that ignore case."""
     try:
         with os.scandir(root.fd) as entries:
             return {fold_name(entry.name) for entry in entries}
@@ -264,25 +263,25 @@ def _find_free_name(heading: str, taken_names: set[str]) -> str:
 
 _MAX_CHARS: Final = 100
 _MAX_BYTES: Final = 180
-"""Limits of a title in a file's name, which has 255 bytes. There is room for a number and the
-ending, also if a file system decomposes accents."""
+"""Limits of a title in a file's name, which may have 255 bytes. They leave room for a number and
+the ending, even if a file system decomposes accents."""
 
 _NAMELESS: Final = "note"
-"""The name of a note if nothing of its title may be in a name."""
+"""The name of a note if no character of its title is allowed in a name."""
 
 _DIVIDING: Final = frozenset('/\\:*?"<>|')
-"""Characters that divide paths or name streams, or that Windows allows in no name."""
+"""Characters that divide paths or name streams, or that Windows forbids in names."""
 
 _EDGES: Final = " .-~_"
-"""Characters that may not be at either end: hidden files, options, home folders, and names that
-look the same."""
+"""Characters that a name must not begin or end with. They would make it a hidden file, an option, a
+home folder, or a name that looks like another."""
 
 
 def make_stem(title: str) -> str:
     """Return the name of the file without its ending: the allowed part of the title.
 
-    Characters that divide or control become spaces, and invisible ones are left out. The same title
-    always gives the same name; different ones may share it.
+    Dividing and control characters become spaces, and invisible ones are left out. The same title
+    always gives the same name, which other titles may share.
     """
     text = unicodedata.normalize("NFC", title)
     if text.casefold().endswith(ENDING):
@@ -301,23 +300,23 @@ def _replace_character(character: str) -> str:
 
 # --- the tools ------------------------------------------------------------------------------------
 
-# ``notes_create`` writes a new note, and never over one that is there; ``notes_search`` finds
-# notes by their words, the best match first, and shows where they match.
+# ``notes_create`` writes a new note, and never replaces one. ``notes_search`` finds notes by their
+# words, the best match first, and shows the matching part.
 #
-# Notes are ranked by BM25 over terms as the knowledge base has them. Nothing is kept: what a
-# person changes is found at once, and only words that may be asked for are looked into.
+# Notes are ranked by BM25 over the same terms as in the knowledge base. There is no index, so a
+# person's changes are found at once. Only words that may match the query are analysed.
 
 
 MAX_HITS: Final = 5
 HEAD_WEIGHT: Final = 3
-"""A word of a note's title or path counts as much as so many in its text. A choice: who names a
-note by a word means it."""
+"""The weight of a word in a note's title or path, compared with its text. A choice: a word in the
+title is mostly what the note is about."""
 
 WORD_CHARS: Final = 6
-"""Characters of a word and the space after it, about."""
+"""The average number of characters of a word and the space after it."""
 
 SNIPPET_CHARS: Final = 600
-"""Characters of the longest note that is shown completely."""
+"""Characters of a note that is shown completely."""
 
 _WRITES: Final[Effects] = frozenset(("write",))
 _READS: Final[Effects] = frozenset(("read",))
@@ -365,8 +364,8 @@ def rank_notes(
 ) -> list[tuple[Note, str]]:
     """Return the matching notes, best first, each with the best part of its text.
 
-    Of equal ones the most recently changed is first. A query without words, such as a smiley, is
-    found as it is. ``should_stop`` is called before each note.
+    Of equal matches the most recently changed note is first. A query without words, such as a
+    smiley, is searched as a text. ``should_stop`` is called before each note.
     """
     from mlx_tools.plugins.kb.query import QueryTerm, TermMatcher, build_query
     from mlx_tools.plugins.kb.search import make_snippet
@@ -388,7 +387,8 @@ def rank_notes(
     }
     texts = []
     for note, count in zip(notes, counts, strict=True):
-        text = Counter({"": len(note.text) // WORD_CHARS})  # nobody asks for it: it makes a length
+        # the empty term, which no query has, stands for the length of the text
+        text = Counter({"": len(note.text) // WORD_CHARS})
         for term, times in count.items():
             text.update(dict.fromkeys(matches[term], times))
         texts.append(text)
@@ -416,7 +416,7 @@ def _count_terms(
 ) -> Iterator[Counter[str]]:
     """Yield the terms of each note that begin with one of ``roots``, and their counts.
 
-    Only words in notes that may match are analysed, each once.
+    Only words that may match are analysed, each once.
     """
     from mlx_tools.plugins.kb.query import fold_text, iter_terms
 
@@ -450,7 +450,7 @@ def _show_search(
 ) -> str:
     """Return the result of a search: file, title, origin and text of each note.
 
-    Texts are indented, so no note can look like another.
+    Texts are indented, so that a text cannot look like another note.
     """
     lines = []
     for number, (note, text) in enumerate(hits[:MAX_HITS], start=1):

@@ -1,7 +1,6 @@
-"""Reads PDFs, office documents and books as text, in a process of its own.
+"""Reads PDFs, office documents and books as text, in a separate process.
 
-Archives are read member by member, each up to a limit. XML with a document type, which could define
-entities, is refused.
+Archives are read member by member, each up to a limit. XML that defines entities is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from mlx_tools.toolbox import Problem
 
 MAX_CHARS = 10_000_000
 MAX_UNPACKED = 100_000_000
-"""Bytes of an archive that are unpacked, in all."""
+"""Bytes that are unpacked of an archive."""
 
 LEVELS = 6
 _DAMAGED = "it is damaged, or no such document"
@@ -51,7 +50,7 @@ def read_pdf(data: str) -> dict[str, Any]:
         size += len(text)
     try:
         title = str((reader.metadata and reader.metadata.title) or "")
-    except _BROKEN_METADATA:  # it may be broken where the pages are not
+    except _BROKEN_METADATA:  # the pages may be readable all the same
         title = ""
     return {"title": title[:500], "pages": pages}
 
@@ -107,7 +106,7 @@ class Archive:
 # --- XML ----------------------------------------------------------------------------------------
 
 _LETTERS = {"tab": "\t", "br": "\n", "cr": "\n", "line-break": "\n", "s": " "}
-"""Elements that stand for a letter."""
+"""Elements that mean a character."""
 
 
 def iter_parts(data: bytes) -> Iterator[tuple[str, str, dict[str, str]]]:
@@ -191,9 +190,9 @@ class Lines:
 
 
 def read_docx(data: bytes) -> tuple[str, str]:
-    """Read Word's format: paragraphs of runs; a style says whether one is a heading."""
+    """Read Word's format: paragraphs of runs. Headings are shown by their style."""
     archive, lines = Archive(data), Lines()
-    styles = _heading_styles(archive.read("word/styles.xml"))
+    styles = _find_heading_styles(archive.read("word/styles.xml"))
     skipped = inside = 0
     contents = [archive.read_required("word/document.xml")]
     contents += [
@@ -203,7 +202,7 @@ def read_docx(data: bytes) -> tuple[str, str]:
         value, step = attributes.get("val", ""), 1 if kind == "start" else -1
         if kind == "text":
             lines.add(name if inside and not skipped else "")
-        elif name in ("Fallback", "del", "moveFrom"):  # said again in another way, or taken out
+        elif name in ("Fallback", "del", "moveFrom"):  # duplicated or deleted text
             skipped += step
         elif name == "t":
             inside += step
@@ -219,10 +218,10 @@ def read_docx(data: bytes) -> tuple[str, str]:
     return find_first_text(archive.read("docProps/core.xml"), "title"), lines.text()
 
 
-def _heading_styles(data: bytes | None) -> dict[str, int]:
+def _find_heading_styles(data: bytes | None) -> dict[str, int]:
     """Return the level of each style that is a heading.
 
-    It is one by its outline level, or by its name, which is English in all of Word's languages.
+    It is one by its outline level, or by its name, which is English in every language of Word.
     """
     levels: dict[str, int] = {}
     style = ""
@@ -291,17 +290,16 @@ def read_epub(data: bytes) -> tuple[str, str]:
 
 # --- Pages --------------------------------------------------------------------------------------
 #
-# Since 2013 a document is a ZIP file of archives, each a run of objects in protocol buffers, packed
-# by Snappy. Of the objects one kind holds text (TSWP.StorageArchive).
+# Since 2013 a document is a ZIP file of archives. Each has a series of objects in protocol buffers,
+# compressed by Snappy. Texts are in one kind of object (TSWP.StorageArchive).
 
 _TEXT_OBJECT = 2001
 _BODY = 0
 _SKIPPED_KINDS = (1, 4)
-"""Kinds of text that are not part of the document's pages: headers and footers, and tables' notes.
-"""
+"""Kinds of text that are not on the document's pages: headers and footers, and notes of tables."""
 
 _MARKS = re.compile("[\ufffc\u0004\u0005\u000e\u000f]")
-"""Characters that stand for pictures, notes and breaks."""
+"""Characters in place of pictures, notes and breaks."""
 
 
 def read_pages(data: bytes) -> tuple[str, str]:
@@ -331,7 +329,7 @@ def _unpack_chunks(data: bytes) -> bytes:
 
 
 def unpack_snappy(data: bytes, max_bytes: int) -> bytes:
-    """Unpack Snappy's raw format: literal pieces, and copies of what came before."""
+    """Unpack Snappy's raw format: literal pieces, and copies of earlier bytes."""
     length, offset = _read_varint(data, 0)
     output = bytearray()
     while offset < len(data):
@@ -446,7 +444,7 @@ _HIDDEN = frozenset(
         *(b"headerf", b"footerf", b"xe", b"tc", b"themedata", b"datastore"),
     )
 )
-"""Groups that are no text of the document."""
+"""Groups without text of the document."""
 
 
 def read_rtf(data: bytes) -> tuple[str, str]:
@@ -456,7 +454,7 @@ def read_rtf(data: bytes) -> tuple[str, str]:
     page = re.search(rb"\\ansicpg(\d{1,5})", data[:4_000])
     encoding = f"cp{page[1].decode()}" if page else "cp1252"
     parts: list[str] = []
-    raw = bytearray()  # letters of several bytes stand in several escapes
+    raw = bytearray()  # a character of several bytes has several escapes
     stack, shown, fallback, skip = list[tuple[bool, int]](), True, 1, 0
 
     def flush() -> None:
@@ -469,7 +467,8 @@ def read_rtf(data: bytes) -> tuple[str, str]:
     for match in _RTF.finditer(data):
         brace, word, number = match["brace"], match["word"], match["number"]
         byte = bytes.fromhex(match["hex"].decode()) if match["hex"] else b""
-        if skip and (byte or match["text"]):  # stands for a letter that was written by its number
+        # a replacement for a character that came before by its number
+        if skip and (byte or match["text"]):
             text = match["text"] or b""
             byte, skip = text[skip:], max(0, skip - max(1, len(text)))
         else:

@@ -1,7 +1,7 @@
 """Cuts a document into passages: at headings, definitions and paragraphs.
 
-All of it is linear in the text and works by lines, whatever they hold: there is no parser that
-could be misled.
+The work is done line by line and takes linear time. There is no parser that a faulty document could
+mislead.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 TARGET_CHARS: Final = 1_200
-"""Characters that a passage should have: a paragraph or two, which a model reads as one source."""
+"""Characters that a passage should have: a paragraph or two, which a model can read as a source."""
 
 MAX_CHARS: Final = 2_000
-"""Characters of the longest passage."""
+"""Characters that a passage may have."""
 MIN_SECTION_CHARS: Final = 250
-"""Characters of a section; a shorter one shares a passage with what follows."""
+"""Characters of a section. A shorter one shares a passage with the next section."""
 
 OVERLAP: Final = 200
-"""Characters of a paragraph's end that are repeated where a section has to be cut."""
+"""Characters of a paragraph's end that are repeated in the next passage if a section is cut."""
 
 MAX_HEADING_CHARS: Final = 120
 SECTION_SEPARATOR: Final = "; "
-"""Between the headings of sections that share a passage."""
+"""The text between the headings of sections that share a passage."""
 
 HEADING_SEPARATOR: Final = " > "
-"""Between a heading and those below it."""
+"""The text between a heading and the ones below it."""
 
 _LEVELS: Final = 4
 
@@ -56,7 +56,7 @@ class Passage(NamedTuple):
     line: int
     end_line: int
     heading: str = ""
-    """The path of headings, or the definitions, that it is under."""
+    """The path of its headings, or its definitions."""
 
 
 _Section = tuple[int, str]
@@ -64,7 +64,7 @@ _Section = tuple[int, str]
 
 
 def split_passages(text: str, form: str = "text") -> list[Passage]:
-    """Return the passages of a text, together all of it that is not blank.
+    """Return the passages of a text, which together have all of its words.
 
     ``form`` is ``markdown``, ``rst``, ``code`` or ``text``.
     """
@@ -95,7 +95,7 @@ def _find_headings(lines: Sequence[str], *, rst: bool) -> list[_Section]:
     """
     path: list[str] = []
     sections: list[_Section] = []
-    kinds = [] if rst else ["=", "-"]  # the order in which kinds of underlines come is their level
+    kinds = [] if rst else ["=", "-"]  # the level of a kind of underline is its place in this list
     fence = ""
     for number, line in enumerate(lines):
         if not rst and (mark := _FENCE.match(line)):
@@ -103,20 +103,22 @@ def _find_headings(lines: Sequence[str], *, rst: bool) -> list[_Section]:
         elif fence:
             continue
         elif not rst and (hashes := _HASHES.match(line)):
-            sections.append((number, _heading_path(path, len(hashes[1]), hashes[2].rstrip("# \t"))))
-        elif _underlined(lines, number, rst=rst):
+            sections.append(
+                (number, _update_heading_path(path, len(hashes[1]), hashes[2].rstrip("# \t")))
+            )
+        elif _is_underlined(lines, number, rst=rst):
             rule = lines[number + 1]
             has_overline = rst and number > 0 and lines[number - 1].rstrip() == rule.rstrip()
             kind = rule[0] + "^" * has_overline
             if kind not in kinds:
                 kinds.append(kind)
             sections.append(
-                (number - has_overline, _heading_path(path, kinds.index(kind) + 1, line))
+                (number - has_overline, _update_heading_path(path, kinds.index(kind) + 1, line))
             )
     return sections
 
 
-def _underlined(lines: Sequence[str], number: int, *, rst: bool) -> bool:
+def _is_underlined(lines: Sequence[str], number: int, *, rst: bool) -> bool:
     """Return whether a line is a heading by the rule below it."""
     line = lines[number]
     if not line.strip() or number + 1 == len(lines) or _RULE.fullmatch(line):
@@ -125,11 +127,11 @@ def _underlined(lines: Sequence[str], number: int, *, rst: bool) -> bool:
     if not _RULE.fullmatch(rule) or not (rst or rule[0] in "=-"):
         return False
     if not rst and (line[:1] in " \t-*+>|" or (number and lines[number - 1].strip())):
-        return False  # of Markdown: a list, a table, a paragraph with a rule below it
+        return False  # in Markdown: a list, a table, or a paragraph above a rule
     return len(rule.rstrip()) >= min(len(line.strip()), MAX_HEADING_CHARS)
 
 
-def _heading_path(path: list[str], level: int, title: str) -> str:
+def _update_heading_path(path: list[str], level: int, title: str) -> str:
     """Return a title with those above it, and update ``path``, the headings above."""
     level = min(level, _LEVELS)
     del path[level - 1 :]
@@ -139,7 +141,7 @@ def _heading_path(path: list[str], level: int, title: str) -> str:
 
 
 def _find_definitions(lines: Sequence[str]) -> list[_Section]:
-    """Return a section for each outer definition, with what belongs to it above."""
+    """Return a section for each outer definition, with its decorators and comments."""
     sections: list[_Section] = []
     outer = ""
     floor = 0
@@ -163,7 +165,7 @@ def _find_definitions(lines: Sequence[str]) -> list[_Section]:
 def _merge_sections(
     sections: Sequence[_Section], starts: Sequence[int]
 ) -> Iterator[tuple[int, int, str]]:
-    """Yield start, end and heading of sections; short ones are joined."""
+    """Yield start, end and heading of sections, after joining short ones."""
     ends = [starts[first] for first, _ in sections[1:]] + [starts[-1]]
     begin = end = 0
     headings: list[str] = []
@@ -198,7 +200,7 @@ def _split_section(text: str, offset: int, end: int) -> Iterator[tuple[int, int]
 def _find_cut(text: str, offset: int) -> int:
     """Return where to cut a long text.
 
-    It is after a paragraph, else after a line or a word, else anywhere.
+    The cut is after a paragraph if possible, otherwise after a line, after a word, or anywhere.
     """
     if (blank := text.find("\n\n", offset + TARGET_CHARS, offset + MAX_CHARS)) >= 0:
         return blank + 2

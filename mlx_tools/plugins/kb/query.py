@@ -1,14 +1,13 @@
-"""The words by which text is found: of a text, and of a question.
+"""The words of a text for the index, and the words of a question for a search.
 
-All work on Unicode is done here, so the index does not depend on the version of SQLite. FTS5 gets
-words of ASCII letters and digits, and of characters beyond ASCII, divided by spaces, and stems the
-English ones.
+All work on Unicode is done here, so that the index does not depend on the version of SQLite. FTS5
+gets words with spaces between them, and stems the English ones.
 
-Stemming is only for English. So a word that few files have is also looked for as the beginning of
-longer ones. Words beyond ASCII, most of them of languages with many endings, are looked for without
-their endings. A word that no file has is replaced by those that share most of its letters in
-threes: people misspell, and some languages join words. These variants count besides the word, never
-instead of it.
+Stemming is only for English. So a rare word is also searched as the beginning of longer words.
+Words beyond ASCII are searched without their endings, because most are of languages with many
+endings. For a word that no file has, words with mostly the same groups of three letters are
+searched: people misspell words, and some languages join them. These variants are always searched
+besides the word itself.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ MAX_QUERY_TERMS: Final = 48
 MAX_QUERY_PHRASES: Final = 8
 MAX_TERM_CHARS: Final = 64
 MAX_NEAR_TERMS: Final = 4
-"""Unknown words of a question that are replaced by similar ones."""
+"""Unknown words of a question for which similar words are searched."""
 
 RARE_COUNT: Final = 3
-"""Files or notes: a word that fewer have is also looked for as a beginning."""
+"""Files or notes. A word that fewer of them have is also searched as a beginning."""
 
 _QUOTED_WEIGHT: Final = 4
-"""Times that a quoted phrase counts, besides its words."""
+"""The weight of a quoted phrase, besides its words."""
 
 _MIN_PREFIX_LETTERS: Final = 4
 """Letters that the beginning of a word must have."""
@@ -48,7 +47,7 @@ r"""Marks that belong to the letter before them, and the soft hyphen; ``\\w`` do
 """
 
 _WORD: Final = re.compile(rf"(?:[^\W_][{_MARKS}]*)+(?:[_.-](?:[^\W_][{_MARKS}]*)+)*")
-"""A word, or several that a name joins: ``os.path``, ``snake_case``, ``utf-8``."""
+"""A word, or a name of several words: ``os.path``, ``snake_case``, ``utf-8``."""
 
 _JOINT: Final = re.compile(r"[_.-]")
 _QUOTED: Final = re.compile('"([^"]{3,200})"|[“„]([^“”]{3,200})[”“]|«([^«»]{3,200})»')
@@ -65,10 +64,10 @@ _MAX_PARTS: Final = 5
 
 
 def iter_terms(text: str) -> Iterator[str]:
-    """Return the words of a text as they are indexed, in their order.
+    """Return the words of a text for the index, in their order.
 
-    A name gives its parts, and itself in one piece: ``read_file`` and ``readFile`` both give
-    *read*, *file* and *readfile*. Runs of a script without spaces give each pair of neighbours.
+    A name gives its parts and the joined name: ``read_file`` and ``readFile`` both give *read*,
+    *file* and *readfile*. A text without spaces gives each pair of neighbouring characters.
     """
     return chain.from_iterable(map(_split_word, _WORD.findall(text)))
 
@@ -79,7 +78,7 @@ def index_text(text: str) -> str:
 
 
 def _split_word(word: str) -> tuple[str, ...]:
-    """Return the terms of one word or name; those of short ones are cached."""
+    """Return the terms of one word or name, from a cache for short ones."""
     return (_split if len(word) <= MAX_TERM_CHARS else _split.__wrapped__)(word)
 
 
@@ -95,8 +94,8 @@ def _split(word: str) -> tuple[str, ...]:
 def _split_part(part: str) -> Iterator[str]:
     """Yield the words of a part.
 
-    Each run of characters without spaces gives each pair of neighbours, and the last character
-    alone, so each character begins a term.
+    A text without spaces gives each pair of neighbouring characters, and the last character alone.
+    So each character begins a term.
     """
     if part.isascii():
         yield part.lower()
@@ -112,8 +111,8 @@ def _split_part(part: str) -> Iterator[str]:
 def _normalize(word: str) -> str:
     """Return a word without case, width and accents.
 
-    Characters that then are of no word become spaces: ``⑴`` is ``(1)``, and one Arabic ligature is
-    three words.
+    Characters that are no longer part of a word become spaces: ``⑴`` becomes ``(1)``, and one
+    Arabic ligature becomes three words.
     """
     folded = _ACCENT.sub("", unicodedata.normalize("NFKD", word).casefold())
     plain = unicodedata.normalize("NFC", folded)
@@ -125,7 +124,7 @@ def _normalize(word: str) -> str:
 def fold_text(text: str) -> str:
     """Return a text without case, accents and joints.
 
-    It contains the beginning of each of its `iter_terms`.
+    The result contains the beginning of each term of `iter_terms`.
     """
     plain = unicodedata.normalize("NFKD", text).casefold()
     if not plain.isascii():
@@ -134,13 +133,13 @@ def fold_text(text: str) -> str:
 
 
 def _stem(term: str) -> str:
-    """Return the stem of a term; short ones lose a doubled letter: *running*, *run*."""
+    """Return the stem of a term. A doubled letter is removed: *running*, *run*."""
     short = stem(term)
     doubled = len(short) == 4 < len(term) and short[2] == short[3] and short[3] not in "aeiouls"
     return short[:3] if doubled else short
 
 
-# --- what a question looks for ------------------------------------------------------------------
+# --- the words of a question --------------------------------------------------------------------
 
 
 class QueryTerm(NamedTuple):
@@ -151,7 +150,7 @@ class QueryTerm(NamedTuple):
 
     @property
     def expression(self) -> str:
-        """The term in an FTS5 query. Terms contain no quotes, so none can end one."""
+        """The term in an FTS5 query. Terms have no quotes, so they cannot end the query."""
         return f'"{self.term}"*' if self.begins else f'"{self.term}"'
 
     @property
@@ -165,11 +164,11 @@ class QueryTerm(NamedTuple):
 
 
 CountHolding = Callable[[QueryTerm], int]
-"""Returns how many files or notes match, counted up to `RARE_COUNT` at least."""
+"""Returns the number of files or notes that match. It may stop counting at `RARE_COUNT`."""
 
 
 class Query(NamedTuple):
-    """The words to look for, and the FTS5 expressions of words and quoted phrases."""
+    """The words to search, and the FTS5 expressions of words and quoted phrases."""
 
     terms: tuple[QueryTerm, ...]
     clauses: tuple[str, ...]
@@ -181,7 +180,7 @@ class Query(NamedTuple):
 
 
 class TermMatcher:
-    """Finds which of the query's words a line has."""
+    """Finds the query's words in a line."""
 
     def __init__(self, terms: Iterable[QueryTerm]) -> None:
         words = list(terms)
@@ -189,7 +188,7 @@ class TermMatcher:
         self._beginnings = tuple(term.term for term in words if term.begins)
 
     def match_line(self, line: str) -> set[str]:
-        """Return the words that the line has, each under one name."""
+        """Return the query's words that the line has, variants under the same name."""
         matching = set()
         for term in iter_terms(line):
             if (short := _stem(term)) in self._stems:
@@ -202,11 +201,11 @@ class TermMatcher:
 
 
 FindNear = Callable[[str], Iterable[str]]
-"""Returns existing terms that are spelled like an unknown one."""
+"""Returns existing terms with a spelling similar to an unknown one."""
 
 
 def build_query(question: str, count: CountHolding, near: FindNear = lambda term: ()) -> Query:
-    """Return what is looked for; nothing if the question has no words."""
+    """Return the query for a question, empty if the question has no words."""
     query_terms: dict[QueryTerm, None] = {}
     unknown_count = 0
     for term in select_terms(question):
@@ -226,7 +225,7 @@ def build_query(question: str, count: CountHolding, near: FindNear = lambda term
 
 def _list_ways(term: str, count: CountHolding) -> Iterator[QueryTerm]:
     """Yield a term, and its variants."""
-    if _UNSPACED.fullmatch(term):  # one character stands for every pair that it begins
+    if _UNSPACED.fullmatch(term):  # a single character matches every pair that begins with it
         yield QueryTerm(term, len(term) == 1)
         return
     yield (exact := QueryTerm(term))
@@ -241,10 +240,10 @@ def _list_ways(term: str, count: CountHolding) -> Iterator[QueryTerm]:
 
 
 def select_terms(question: str) -> list[str]:
-    """Return the terms to look for, without common words, each once, in their order.
+    """Return the terms to search, without common words, each once, in their order.
 
-    A run of characters without spaces gives only its pairs. If all words are common, as in *to be
-    or not to be*, all are taken.
+    A text without spaces gives only its pairs of characters. If all words are common, as in *to be
+    or not to be*, all are searched.
     """
     meaningful: dict[str, None] = {}
     common: dict[str, None] = {}
@@ -256,24 +255,24 @@ def select_terms(question: str) -> list[str]:
     return [*(meaningful or common)][:MAX_QUERY_TERMS]
 
 
-# --- words that are spelled much like another -----------------------------------------------------
+# --- words with a similar spelling ----------------------------------------------------------------
 
 _MIN_LIKENESS: Final = 0.75
-"""The least similarity (`difflib`) of two words of which one may be a misspelling. A word that
-contains the other, as German joins words, has at least this. A choice: a lower one finds more
-misspellings, and more words that mean something else."""
+"""The minimum similarity (`difflib`) for two words of which one may be a misspelling. A word that
+contains the other, such as a German compound, counts as at least this similar. A choice: a lower
+one finds more misspellings, but also more words with another meaning."""
 
 _PART: Final = 5
-"""Letters of a word that another may contain."""
+"""Letters of a word that another may contain, so that they count as similar."""
 
 _MAX_NEAR: Final = 3
 
 LETTERS: Final = 3
-"""Letters that are taken together, by which similar words are found."""
+"""Letters of a group in the index of letters."""
 
 
 def split_trigrams(term: str) -> list[str]:
-    """Return the letters of a term in threes, each once."""
+    """Return the groups of three letters of a term, each once."""
     ends = range(LETTERS, len(term) + 1)
     return list(dict.fromkeys(term[end - LETTERS : end] for end in ends))
 
@@ -297,7 +296,7 @@ def find_nearest(term: str, candidates: Iterable[str]) -> list[str]:
 
 
 def find_phrases(question: str) -> list[str]:
-    """Return the quoted phrases of a question, as the index has them.
+    """Return the quoted phrases of a question, in the form of the index.
 
     Only phrases of two words or more count.
     """

@@ -1,11 +1,11 @@
 """Finds the passages that answer a question, in the files that are about it.
 
-A file's score is the sum of the scores of its passages, of all of its words, and of its names, each
-by BM25 over an index of its own. The weights were chosen on some questions and checked on others:
-docs/knowledge-base.md.
+A file's score is the sum of the scores of its passages, of all of its words, and of its names. Each
+is a BM25 score of a separate index. The weights were chosen on some questions and checked on
+others: docs/knowledge-base.md.
 """
 
-# ruff: noqa: S608 - what is put into a query here are names of tables, and numbers
+# ruff: noqa: S608 - only names of tables and numbers are put into queries here
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from mlx_tools.tools import rarity_factor
 
 SNIPPET_CHARS: Final = 600
 SECONDS: Final = 20.0
-"""Seconds that a search may take; then SQLite ends it."""
+"""Seconds that a search may take. After that SQLite ends it."""
 
 MAX_NAME_CHARS: Final = 150
 """Characters of a passage's name."""
 
 _PIECE: Final = 160
-"""Characters of a long line that are one piece; a paragraph is often one line."""
+"""Characters of a piece of a long line. A paragraph is often one line."""
 
 _SENTENCE: Final = re.compile(r"[.!?;:](?=\s)|[。！？；]")
 _CUT: Final = "…"
 
 
 class Hit(Struct, frozen=True):
-    """A passage that was found."""
+    """A passage in the result of a search."""
 
     corpus: str
     path: str
@@ -58,12 +58,12 @@ class Hit(Struct, frozen=True):
     heading: str
     """Its place in the document."""
     line: int | None
-    """The first line, from 1. None if the text is not the file as it is (HTML, PDF, notebooks)."""
+    """The first line, from 1. None if the text differs from the file (HTML, PDF, notebooks)."""
     end_line: int | None
     page: int | None
     """The page of the snippet, None without pages."""
     score: float
-    """Higher is better; scores of different questions cannot be compared."""
+    """A higher score is better. Scores of different questions cannot be compared."""
     text: str
     """The whole passage."""
     snippet: str
@@ -87,9 +87,9 @@ def search(
     limit: int,
     snippet_chars: int = SNIPPET_CHARS,
 ) -> list[Hit]:
-    """Return the best passages for a question, one of each file while there are any.
+    """Return the best passages for a question: first one of each file, then others.
 
-    Any text is a valid question; one without words finds nothing.
+    Any text is a valid question. A question without words has no result.
     """
     end = time.monotonic() + SECONDS
     database.sql.set_progress_handler(lambda: time.monotonic() > end, 20_000)
@@ -133,7 +133,7 @@ def make_snippet(
 ) -> tuple[int, str]:
     """Return the part of ``text`` with most words of the query, and its start.
 
-    It has at most ``max_chars`` characters. An ellipsis shows that something is left out.
+    It has at most ``max_chars`` characters. An ellipsis marks omitted text.
     """
     begin = len(text) - len(text.lstrip("\n"))
     end = len(text.rstrip("\n"))
@@ -145,14 +145,14 @@ def make_snippet(
     )
     start = pieces[window.start][0]
     stop = min(pieces[window.stop - 1][1], start + max_chars - 2)
-    at_line = start == begin or text[start - 1] == "\n"  # where a line begins, its indent stays
+    at_line = start == begin or text[start - 1] == "\n"  # at the start of a line, its indent stays
     shown = text[start:stop].lstrip("\n" if at_line else None)
     start = stop - len(shown)
     return start, (_CUT if start > begin else "") + shown.rstrip() + (_CUT if stop < end else "")
 
 
 def _split_pieces(text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the lines; long ones in sentences, or in parts."""
+    """Yield the lines, and long ones in pieces: sentences, or parts of a limited size."""
     start = begin
     while start < end:
         line_end = text.find("\n", start, end) + 1 or end
@@ -171,9 +171,9 @@ def _choose_window(
 ) -> range:
     """Return the best range of pieces that fits.
 
-    It has the most different words, and among those the most words. Of equal ones the last is
-    taken: it begins with what was asked, and goes on with what is said about it. Remaining room is
-    used for what comes before.
+    The best range has the most different words of the query, and after that the most words of it.
+    Of equal ranges the last one is taken: it begins with the words of the question, and goes on
+    with the text about them. Remaining room is used for the text before.
     """
 
     def size(first: int, last: int) -> int:
@@ -190,7 +190,7 @@ def _choose_window(
             word_counts or not first
         ):
             best, best_rank = range(first, last), rank
-        word_counts -= Counter(term_sets[first])  # without those of which none is left
+        word_counts -= Counter(term_sets[first])  # this also removes words with the count 0
     first = best.start
     while first and size(first - 1, best.stop - 1) <= max_chars:
         first -= 1
@@ -201,23 +201,23 @@ def _choose_window(
 
 _PASSAGES: Final = 240
 _FILES: Final = 1_000
-"""The number of best passages and files that are ranked. A choice: far more than any answer shows.
-"""
+"""The best passages and files that are ranked. A choice: far more than any answer shows."""
 
 _REPEATED_FILE_WEIGHT: Final = 0.5
-"""The weight of a file's second passage; the third has its square, and so on. A file with several
-matching places is about the question. Chosen with the other weights (docs/knowledge-base.md)."""
+"""The weight of a file's second passage. The third has its square, and so on. A file with several
+matches is more likely to be about the question. Chosen with the other weights
+(docs/knowledge-base.md)."""
 
 _PASSAGE_WEIGHTS: Final = "bm25(passage_words, 2, 1)"
 _FILE_WEIGHTS: Final = (
     ("file_words", "2 * bm25(file_words)"),
     ("file_names", "0.8 * bm25(file_names, 1, 1, 0) + 0.4 * bm25(file_names, 0, 0, 1)"),
 )
-"""The weights of the indexes: heading and text of a passage; all words of a file; its title and
+"""The weights of the indexes: the heading and text of a passage, all words of a file, its title and
 path, and its headings."""
 
 _SMALL: Final = 2_000
-"""Passages of a knowledge base for which the rarity of words is counted here."""
+"""Passages of a small knowledge base, in which the rarity of words is counted here."""
 
 
 _CANDIDATES: Final = 1_000
@@ -238,24 +238,24 @@ _File = tuple[str, int]
 
 
 class PassageRanking:
-    """The ranking for one question, in one corpus or, if None, in all."""
+    """The ranking for one question, in one corpus, or in all if ``corpus`` is None."""
 
     def __init__(self, database: Database, question: str, corpus: int | None) -> None:
         self._database = database
         self._corpus = () if corpus is None else (corpus,)
-        # SQLite takes an index on the corpus for a good way to begin, and then looks into the
-        # full-text index once for each file: so tables are joined in the order in which they stand
-        # (CROSS JOIN), and no index is used for this (+).
+        # SQLite would begin with the index on the corpus, and then search the full-text index once
+        # for each file. CROSS JOIN makes it join the tables in the written order, and + keeps it
+        # from using an index for this condition.
         self._paths = "AND +corpus = ?" if self._corpus else ""
         self.query = build_query(question, self._count, self._near)
 
     def best(self, limit: int) -> list[ScoredPassage]:
         """Return the best passage of each of the best files, with the file's score.
 
-        After them come further passages, and last those of files with the same bytes as one of
-        these.
+        After them come further passages, and last the passages of files with the same bytes as one
+        of the files.
         """
-        rows = self._passages()
+        rows = self._list_passages()
         of_file: dict[_File, list[ScoredPassage]] = {}
         for row in rows:
             of_file.setdefault((row.path, row.file), []).append(row)
@@ -263,7 +263,7 @@ class PassageRanking:
             file: sum(row.score * _REPEATED_FILE_WEIGHT**n for n, row in enumerate(file_rows))
             for file, file_rows in of_file.items()
         }
-        for file, score in self._files():
+        for file, score in self._iter_files():
             scores[file] = scores.get(file, 0.0) + score
         first: dict[_File, ScoredPassage] = {}
         copies: dict[_File, ScoredPassage] = {}
@@ -278,15 +278,15 @@ class PassageRanking:
         shown = {row.passage for row in first.values()}
         further = [r for r in rows if r.passage not in shown and (r.path, r.file) not in copies]
         placed = [*first.values(), *further[: limit - len(first)], *copies.values()][:limit]
-        lowest = math.inf  # a copy has the score of what it repeats, and stands below others
+        lowest = math.inf  # a copy has the score of its original, but comes after all others
         for number, row in enumerate(placed):
             lowest = min(lowest, row.score)
             placed[number] = row._replace(score=lowest)
         return placed
 
-    def _passages(self) -> list[ScoredPassage]:
-        """Return the best passages; equal ones in the order of their files."""
-        scores = self._scores("passage_words", _PASSAGE_WEIGHTS, _PASSAGES)
+    def _list_passages(self) -> list[ScoredPassage]:
+        """Return the best passages. Equal ones are in the order of their files."""
+        scores = self._score_rows("passage_words", _PASSAGE_WEIGHTS, _PASSAGES)
         query = (
             "SELECT passage.id, file.id, path, start FROM passage CROSS JOIN file "
             f"ON file.id = file WHERE passage.id IN ({', '.join(map(str, scores))}) {self._paths}"
@@ -297,13 +297,13 @@ class PassageRanking:
             ScoredPassage(number, scores[number], file, path) for number, file, path, _ in placed
         ]
 
-    def _files(self) -> Iterator[tuple[_File, float]]:
+    def _iter_files(self) -> Iterator[tuple[_File, float]]:
         """Yield the best files by their words and by their names, with scores.
 
         A file may come twice.
         """
         for table, formula in _FILE_WEIGHTS:
-            scores = self._scores(table, formula, _FILES)
+            scores = self._score_rows(table, formula, _FILES)
             ids = ", ".join(map(str, scores))
             query = f"SELECT path, id FROM file WHERE id IN ({ids}) {self._paths}"
             for path, number in self._database.rows(query, *self._corpus):
@@ -323,7 +323,7 @@ class PassageRanking:
 
     # --- the indexes ---
 
-    def _scores(self, table: str, formula: str, limit: int) -> dict[int, float]:
+    def _score_rows(self, table: str, formula: str, limit: int) -> dict[int, float]:
         """Return the scores of the best rows of an index.
 
         For a small knowledge base these are all rows, of any corpus.
@@ -331,20 +331,18 @@ class PassageRanking:
         query = "SELECT count(*), count(DISTINCT file) FROM (SELECT file FROM passage LIMIT ?)"
         passages, files = self._database.fetch_one(query, _SMALL + 1)
         if passages <= _SMALL:
-            return self._scores_of_few(
-                table, formula, passages if table == "passage_words" else files
-            )
+            return self._score_few(table, formula, passages if table == "passage_words" else files)
         query = (
-            f"SELECT {table}.rowid, -({formula}) AS score {self._matching(table)} "
+            f"SELECT {table}.rowid, -({formula}) AS score {self._make_condition(table)} "
             f"ORDER BY score DESC LIMIT {limit}"
         )
         return dict(self._database.rows(query, self.query.expression, *self._corpus))
 
-    def _scores_of_few(self, table: str, formula: str, rows: int) -> dict[int, float]:
-        """Return scores with the rarity of words as Lucene counts it.
+    def _score_few(self, table: str, formula: str, rows: int) -> dict[int, float]:
+        """Return scores with the rarity of words by Lucene's formula.
 
-        To FTS5 a word that half of the rows have counts nothing. In a handful of documents most
-        words are such.
+        In FTS5 a word that half of the rows have counts nothing. In a few documents most words are
+        as frequent as this.
         """
         scores: dict[int, float] = {}
         for clause in self.query.clauses:
@@ -357,7 +355,7 @@ class PassageRanking:
                 scores[number] = scores.get(number, 0.0) + rarity * score
         return scores
 
-    def _matching(self, table: str) -> str:
+    def _make_condition(self, table: str) -> str:
         if not self._corpus:
             return f"FROM {table} WHERE {table} MATCH ?"
         file = f"{table}.rowid"
@@ -368,7 +366,7 @@ class PassageRanking:
         )
 
     def _near(self, term: str) -> list[str]:
-        """Return existing words that share letters in threes with an unknown one."""
+        """Return existing words that share groups of three letters with an unknown one."""
         grams = split_trigrams(term)
         rows = ["SELECT rowid AS id FROM word_letters WHERE word_letters MATCH ?"] * len(grams)
         query = (
@@ -383,9 +381,11 @@ class PassageRanking:
         )
 
     def _count(self, term: QueryTerm) -> int:
-        """Return how many files match, by their words or their names, up to `RARE_COUNT`."""
+        """Return the number of files whose words or names match, up to `RARE_COUNT`."""
         count = 0
         for table, _ in _FILE_WEIGHTS:
-            query = f"SELECT count(*) FROM (SELECT 1 {self._matching(table)} LIMIT {RARE_COUNT})"
+            query = (
+                f"SELECT count(*) FROM (SELECT 1 {self._make_condition(table)} LIMIT {RARE_COUNT})"
+            )
             count = max(count, next(self._database.rows(query, term.expression, *self._corpus))[0])
         return count

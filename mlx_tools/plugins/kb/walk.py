@@ -18,18 +18,18 @@ from mlx_tools.macos import is_dataless, permission_hint
 from mlx_tools.paths import expand_user
 
 MAX_FILES: Final = 200_000
-"""Files of one import. A choice: more are usually a wrong folder, such as a home."""
+"""Files of one import. A choice: more mean a wrong folder, such as a home folder."""
 MAX_DEPTH: Final = 64
 _SKIPPED: Final = frozenset(("__pycache__", "node_modules"))
 _MARKERS: Final = frozenset(("pyvenv.cfg", "CACHEDIR.TAG"))
-"""Files in a folder that a program made for itself: a virtual environment, a cache
+"""Files that mark a folder as one of a program: a virtual environment, or a cache
 (https://bford.info/cachedir)."""
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 Tell = Callable[[str, str], None]
-"""Called with a path that could not be looked at, and why."""
+"""Called with a path that could not be read, and the reason."""
 
 
 class WalkStart(Struct, frozen=True):
@@ -42,12 +42,12 @@ class WalkStart(Struct, frozen=True):
 
     @classmethod
     def from_path(cls, path_text: str | os.PathLike[str]) -> WalkStart:
-        """Return the start of a path that a person named; links in it are theirs.
+        """Return the start of a path that a person named; its own links are followed.
 
         Raises:
             UsageError: it is neither a folder nor a regular file.
         """
-        if not os.fspath(path_text):  # which `Path` would take for the folder one is in
+        if not os.fspath(path_text):  # `Path` would read it as the working directory
             raise UsageError("an empty path cannot be added", hint="write . for this folder")
         try:
             path = expand_user(path_text).resolve(strict=True)
@@ -63,12 +63,12 @@ class WalkStart(Struct, frozen=True):
 
     @property
     def prefix(self) -> str:
-        """The beginning of the absolute paths of all that is below."""
+        """The beginning of the absolute paths of all entries below."""
         return f"{self.path}/".replace("//", "/")
 
     @contextmanager
     def open_path(self, parts: Sequence[str], flags: int) -> Iterator[int]:
-        """Yield a descriptor of what is below, opened name by name, none of them a link."""
+        """Yield a descriptor of an entry below, opened name by name, without links."""
         folder = os.open(self.path, _FOLDER)
         try:
             for number, part in enumerate(parts):
@@ -107,7 +107,7 @@ class WalkedFile(Struct, frozen=True):
         """Return at most ``max_bytes`` bytes, and the status of the file.
 
         Raises:
-            OSError: it cannot be read, or is no regular file any more.
+            OSError: it cannot be read, or is no longer a regular file.
         """
         with self.start.open_path(self.parts, _FILE) as file:
             status = os.fstat(file)
@@ -123,10 +123,10 @@ class WalkedFile(Struct, frozen=True):
 
 
 def make_stamp(status: os.stat_result) -> str:
-    """Return what changes when a file is written.
+    """Return a text that changes when a file is written.
 
-    It has the time of modification, which a program may set back, and that of the last change of
-    status, which none can.
+    It has the time of modification, which a program can set back, and the time of the last change
+    of status, which no program can set back.
     """
     return f"{status.st_mtime_ns} {status.st_ctime_ns}"
 
@@ -139,9 +139,9 @@ def walk_files(
 ) -> Iterator[WalkedFile]:
     """Yield the regular files of a place, sorted by path.
 
-    Links and hidden files are left out, and what no person wrote (``__pycache__``,
-    ``node_modules``, virtual environments, caches). The walk ends after ``max_files`` entries of
-    folders, of any kind, or when ``should_stop``, which is called at each, returns True.
+    Links, hidden files and files of programs (``__pycache__``, ``node_modules``, virtual
+    environments, caches) are left out. The walk ends after ``max_files`` entries of any kind, or
+    when ``should_stop`` returns True, which is called at each entry.
     """
     if start.only:
         with start.open_path((start.only,), _FILE) as file:
@@ -168,7 +168,7 @@ def walk_files(
                         try:
                             status = entry.stat(follow_symlinks=False)
                         except FileNotFoundError:
-                            continue  # gone meanwhile
+                            continue  # it was removed meanwhile
                         yield WalkedFile(
                             start, (*parts, entry.name), status.st_size, make_stamp(status)
                         )
