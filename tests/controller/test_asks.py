@@ -24,7 +24,7 @@ from mlx_tools import (
 from mlx_tools.errors import UsageError
 from mlx_tools.plugins.folders.collection import ToolCollection
 from mlx_tools.plugins.folders.definition import read_folder
-from mlx_tools.plugins.folders.offers import folder_offers
+from mlx_tools.plugins.folders.offers import list_folder_offers
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call
 from mlx_tools.tools import Registry, ToolContext, ToolOffer
@@ -71,7 +71,7 @@ def registry(root: Path) -> Registry:
         folder = make_folder(root.parent / "made", "folded", LEAVES, PATH)
         (folder / "config.json").write_text("{}")
         collection.add(read_folder(folder))
-    return made.with_offers(folder_offers(collection))
+    return made.with_offers(list_folder_offers(collection))
 
 
 CHANGING = {

@@ -14,7 +14,7 @@ from mlx_tools.messages import ALIASES
 from mlx_tools.plugins.folders import load_tool
 from mlx_tools.plugins.folders.collection import ToolCollection
 from mlx_tools.plugins.folders.definition import read_folder
-from mlx_tools.plugins.folders.offers import folder_offers
+from mlx_tools.plugins.folders.offers import list_folder_offers
 from mlx_tools.policy import PRESETS, Policy, check_presets, decide
 from mlx_tools.tools import Registry, ToolContext, ToolResult, execute
 from tests.folders.tool_folders import make_folder
@@ -82,7 +82,7 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> tuple[ToolCollection, Reg
     collection = ToolCollection(place / "data")
     for name in {*NAMES, *PRESETS, "readonly", "builtin", "folder"}:
         collection.add(read_folder(make_folder(place, name, effects=["read"])))
-    return collection, builtin_tools().with_offers(folder_offers(collection))
+    return collection, builtin_tools().with_offers(list_folder_offers(collection))
 
 
 def test_no_folder_takes_a_name_that_a_preset_grants(

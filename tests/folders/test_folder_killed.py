@@ -17,7 +17,7 @@ import pytest
 from mlx_tools.errors import UsageError
 from mlx_tools.plugins.folders.collection import ToolCollection
 from mlx_tools.plugins.folders.definition import read_folder
-from mlx_tools.plugins.folders.offers import folder_offers
+from mlx_tools.plugins.folders.offers import list_folder_offers
 from mlx_tools.policy import Policy
 from mlx_tools.tools import Registry
 from tests.folders.tool_folders import make_folder
@@ -76,7 +76,7 @@ def each_kill(
 
 
 def registry(collection: ToolCollection) -> Registry:
-    return Registry().with_offers(folder_offers(collection))
+    return Registry().with_offers(list_folder_offers(collection))
 
 
 def source(tmp_path: Path, version: str) -> Path:

@@ -23,7 +23,7 @@ from mlx_tools.plugins.folders.collection import (
 )
 from mlx_tools.plugins.folders.definition import read_folder
 from mlx_tools.plugins.folders.folder_tool import folder_tool
-from mlx_tools.plugins.folders.offers import folder_offers
+from mlx_tools.plugins.folders.offers import list_folder_offers
 from mlx_tools.policy import Policy
 from mlx_tools.tools import Registry, ToolError, ToolResult, execute
 from mlx_tools.tools.user_choices import NO_CHOICES, find_exposure
@@ -43,7 +43,7 @@ def echo(tmp_path: Path, collection: ToolCollection) -> Path:
 
 
 def registry(collection: ToolCollection) -> Registry:
-    return Registry().with_offers(folder_offers(collection))
+    return Registry().with_offers(list_folder_offers(collection))
 
 
 def names_in(folder: Path) -> list[str]:
@@ -194,7 +194,7 @@ def test_what_is_no_folder_is_listed_and_can_be_removed_by_its_offer(
     )
     for make in makers:
         make()
-        (offer,) = folder_offers(collection)
+        (offer,) = list_folder_offers(collection)
         with pytest.raises(ToolDefinitionError, match="it is no folder"):
             offer.load()
         assert offer.remove is not None
@@ -202,7 +202,7 @@ def test_what_is_no_folder_is_listed_and_can_be_removed_by_its_offer(
         assert names_in(collection.folder) == []
     for name in (".hidden", "no name of a tool.txt"):
         (collection.folder / name).touch()
-    assert folder_offers(collection) == []
+    assert list_folder_offers(collection) == []
 
 
 def test_what_cannot_be_removed_or_added_leaves_what_was_there(

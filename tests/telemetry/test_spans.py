@@ -20,7 +20,7 @@ from mlx_tools.app import build_controller, config
 from mlx_tools.controller import PauseApprover, RunSettings
 from mlx_tools.errors import BackendBroken
 from mlx_tools.messages import Usage
-from mlx_tools.plugins.telemetry.spans import spans_of_run
+from mlx_tools.plugins.telemetry.spans import make_spans
 from mlx_tools.testing import Script, ScriptedBackend, answer, call
 from mlx_tools.tools import Registry
 from mlx_tools.transcript import Header
@@ -101,7 +101,7 @@ async def traced(api: Any, *script: Any, question: str = f"Where is the {SECRET}
         [look, broken],
         Policy(allow=["look", "broken"]),
         settings=RunSettings(strategy="free"),
-        observers=[lambda records: spans_of_run(records, api) if len(records) > 1 else None],
+        observers=[lambda records: make_spans(records, api) if len(records) > 1 else None],
     )
     async with await controller.conversation() as conversation:
         await conversation.run("Hello?")
@@ -202,9 +202,9 @@ def test_a_run_that_nobody_records_has_no_spans() -> None:
             return self.ProxyTracerProvider()
 
     transcript = [Header(session="s", created="")]
-    assert spans_of_run(transcript, Idle()) is None
-    assert spans_of_run(transcript, Unset()) is None
-    assert spans_of_run(transcript, Api()) is not None
+    assert make_spans(transcript, Idle()) is None
+    assert make_spans(transcript, Unset()) is None
+    assert make_spans(transcript, Api()) is not None
 
 
 def test_runs_of_the_settings_are_traced_once_the_program_has_loaded_opentelemetry(

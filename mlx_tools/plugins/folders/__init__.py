@@ -1,4 +1,4 @@
-"""Tools that are folders of files, each run in a process of its own."""
+"""Tools that are folders of files. Each runs in a separate process."""
 
 from __future__ import annotations
 

@@ -1,24 +1,24 @@
 """The process of a folder's tool: runs ``execute``, and watches the run.
 
-Started as ``python -I child.py PLACE/FOLDER/EXECUTE.PY RESULTS [offline] [traced] [ps]``. PLACE is
-removed at the end if the caller can no longer do it. The call's arguments come as one line of JSON
-on standard input. It then stays open as a lifeline: when it ends, the caller is gone or has given
-up. Messages go to the descriptor RESULTS, one line of JSON each, so nothing that the tool prints
-can get among them:
+It is started by ``python -I child.py PLACE/FOLDER/EXECUTE.PY RESULTS [offline] [traced] [ps]``. At
+the end it removes PLACE if the caller can no longer do so. The call's arguments are one line of
+JSON on standard input. The input then stays open as a lifeline: when it ends, the caller has ended
+or given up. Messages go to the descriptor RESULTS, one line of JSON each, so that the tool's output
+is never between them:
 
     {"progress": [message, share or null]}
-    {"result": {...}}       what ``execute`` returned
-    {"fault": message}      why there is no result; with ``traced`` also its ``trace``
-    {"refused": message}    why the tool was not run at all
-    {"ended": status}       of the process, as ``wait`` gives it; the last line
+    {"result": {...}}       the result of ``execute``
+    {"fault": message}      the reason why there is no result; with ``traced`` also a ``trace``
+    {"refused": message}    the reason why the tool was not run at all
+    {"ended": status}       the status of the process, as from ``wait``; the last line
 
-There are two processes. A fork of this one runs the tool. This one waits, and ends everything that
-the tool started, however the tool, the call or the caller ended.
+There are two processes. A fork of this one runs the tool. This one waits, and at the end it ends
+all processes that the tool started, even if the tool, the call or the caller failed.
 
-On Linux it adopts orphans of the tool (``PR_SET_CHILD_SUBREAPER``), so a process that left its
-group is found too. macOS has neither that nor ``/proc``. There ``ps`` is run again and again, and
-each process that was seen below this one is remembered, with its group and its descendants, even
-when its parent ends. ``ps`` forces this elsewhere. It imports nothing of mlx_tools.
+On Linux it adopts orphans of the tool (``PR_SET_CHILD_SUBREAPER``), so that it also finds processes
+that left their group. macOS has neither that nor ``/proc``. There it runs ``ps`` repeatedly, and
+remembers each process below this one, with its group and its descendants, even after its parent has
+ended. The word ``ps`` forces this on other systems. This module imports nothing of mlx_tools.
 """
 
 from __future__ import annotations
@@ -41,12 +41,11 @@ _COUNT_INTERVAL = 0.25
 system."""
 
 _FIRST_COUNT = 0.03
-"""Seconds to the first count with ``ps``. A process that starts others and ends at once must be
-seen
-before that; this is about twice what ``ps`` takes."""
+"""Seconds to the first count with ``ps``, so that it finds a process that starts others and ends at
+once. One run of ``ps`` takes about half of this."""
 
 _END_SECONDS = 5.0
-"""Seconds within which all that the tool started has ended."""
+"""Seconds within which all processes that the tool started must have ended."""
 _PR_SET_CHILD_SUBREAPER = 36
 _TAKES_ANY_NAME = 0x08
 """A flag of a function's code: it has a parameter ``**names`` (``inspect.CO_VARKEYWORDS``)."""
@@ -54,19 +53,19 @@ _CLONE_NEWUSER, _CLONE_NEWNET = 0x1000_0000, 0x4000_0000
 
 
 def main() -> None:
-    """Run the tool, wait for it, end what is left, and report how it ended."""
+    """Run the tool, wait for it, end leftover processes, and report how it ended."""
     path, results = sys.argv[1], int(sys.argv[2])
     # Programs that the tool starts must not hold the results open.
     os.set_inheritable(results, False)
     request = sys.stdin.buffer.readline()
     if not request.endswith(b"\n"):
-        return  # nobody is there any more
+        return  # the caller has ended
     if "offline" in sys.argv[3:] and (why := _leave_network()):
         _write(results, _encode_line({"refused": why}))
         return
     by_ps = "ps" in sys.argv[3:] or not sys.platform.startswith("linux")
     processes = _Processes() if by_ps else None
-    # Before the fork, so no orphan of the tool can escape.
+    # Before the fork, so that no orphan of the tool can escape.
     _adopt(subreaper=processes is None)
     worker = os.fork()
     if worker == 0:
@@ -82,11 +81,11 @@ def main() -> None:
 
         place = os.path.dirname(os.path.dirname(path))  # noqa: PTH120
         shutil.rmtree(place, ignore_errors=True)
-    with contextlib.suppress(OSError):  # nobody reads it any more
+    with contextlib.suppress(OSError):  # the caller may no longer read the results
         _write(results, _encode_line({"ended": status}))
     # The last step, since it ends this process too.
     if os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)  # what is left in the group, this process with it
+        os.killpg(0, signal.SIGKILL)  # the rest of the group, including this process
 
 
 def _encode_line(message: Mapping[str, Any]) -> bytes:
@@ -105,7 +104,7 @@ def _write(results: int, line: bytes) -> None:
 def _work(path: str, request: bytes, results: int, *, traced: bool) -> None:
     """Run ``execute`` and report its outcome.
 
-    A fork of the tool's own that comes back here reports nothing.
+    If the tool itself forks, the copy that returns to this function reports nothing.
     """
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -118,11 +117,11 @@ def _work(path: str, request: bytes, results: int, *, traced: bool) -> None:
             os._exit(0)
     try:
         for stream in (sys.stdout, sys.stderr):
-            # The tool may have closed it, set it to None, or put its own object in its place.
+            # The tool may have closed it, or replaced it by None or another object.
             with contextlib.suppress(AttributeError, OSError, TypeError, ValueError):
                 stream.flush()
     finally:
-        with contextlib.suppress(OSError):  # the tool closed it, or nobody reads it any more
+        with contextlib.suppress(OSError):  # the tool closed it, or the caller no longer reads it
             _write(results, line)
 
 
@@ -153,12 +152,12 @@ def _run_tool(path: str, arguments: dict[str, Any], results: int, *, traced: boo
 
 
 def _load_execute(path: str) -> Callable[..., Any]:
-    module: Any = type(sys)("execute")  # what imports modules would take longer to load than this
+    module: Any = type(sys)("execute")  # quicker than loading Python's importlib.util
     module.__file__ = path
     sys.modules["execute"] = module
     with open(path, "rb") as file:  # noqa: PTH123
         code = compile(file.read(), path, "exec", dont_inherit=True)
-    exec(code, module.__dict__)  # noqa: S102 - what this process is for
+    exec(code, module.__dict__)  # noqa: S102 - the purpose of this process
     execute = getattr(module, "execute", None)
     if not callable(execute):
         raise TypeError("execute.py has no function execute(arguments)")
@@ -181,7 +180,7 @@ def _call(execute: Callable[..., Any], arguments: dict[str, Any], results: int) 
 def _takes_progress(function: Any) -> bool:
     """Return whether a function has a parameter ``progress``.
 
-    It may also pass it on to a function that it wraps.
+    A wrapper that passes any keyword on to such a function counts too.
     """
     while (code := getattr(function, "__code__", None)) is not None:
         if "progress" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
@@ -196,7 +195,7 @@ def _make_reporter(results: int) -> Callable[..., None]:
     def progress(message: str = "", fraction: float | None = None) -> None:
         """Report the progress of the call: a few words, and the share done from 0 to 1.
 
-        The caller decides which of many reports are passed on: only it knows which was the last.
+        If there are many reports, the caller decides which it passes on: only it knows the last.
         """
         values = [str(message)[:200], None if fraction is None else float(fraction)]
         _write(results, json.dumps({"progress": values}).encode() + b"\n")
@@ -205,7 +204,7 @@ def _make_reporter(results: int) -> Callable[..., None]:
 
 
 def _describe_error(error: BaseException, folder: str) -> str:
-    """Return the exception's class and text, and where in the folder it was raised."""
+    """Return the exception's class and text, and its place in the tool's folder."""
     try:
         text = str(error)[:MAX_FAULT_CHARS]
     except Exception as failure:  # the tool's own class
@@ -229,13 +228,14 @@ def _format_trace(error: BaseException) -> str:
         return f"its trace cannot be made: {type(failure).__name__}"
 
 
-# --- who watches --------------------------------------------------------------------------------
+# --- the watching process -----------------------------------------------------------------------
 
 
 def _leave_network() -> str | None:
-    """Move this process, and all it starts, into an empty network.
+    """Move this process, and all that it starts, into an empty network.
 
-    Return why that is not possible, or None. On macOS the caller does it.
+    Returns:
+        The reason why that is not possible, or None. On macOS the caller cuts off the network.
     """
     if not sys.platform.startswith("linux"):
         return None if sys.platform == "darwin" else "this system cannot run it without network"
@@ -243,8 +243,8 @@ def _leave_network() -> str | None:
         import ctypes
 
         libc = ctypes.CDLL(None, use_errno=True)
-        # With the right to it; without, a namespace of users gives that right. There `setgroups`
-        # must be denied before an ordinary user may write `gid_map`.
+        # This needs a right, which a user namespace gives. In there `setgroups` must be denied
+        # before an ordinary user may write `gid_map`.
         if libc.unshare(_CLONE_NEWNET) == 0:
             return None
         user, group = os.geteuid(), os.getegid()
@@ -265,7 +265,7 @@ def _leave_network() -> str | None:
 
 def _adopt(*, subreaper: bool) -> None:
     """Forbid core dumps, and adopt orphans of the tool if the system can do that."""
-    # A system without the module, or with a hard limit that may not be lowered, runs the tool too.
+    # The tool also runs without the module, or with a hard limit that cannot be lowered.
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -284,12 +284,12 @@ def _watch(
 ) -> int | None:
     """Wait for the worker and return its status.
 
-    None if the lifeline ended first, or if there are too many processes.
+    None if the lifeline ended before, or if there are too many processes.
     """
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    # A child that ends between `_reap` and `select` would be missed; the byte in this pipe is not.
+    # A signal between `_reap` and `select` would be missed. A byte in this pipe is not.
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     next_count = time.monotonic() + first_look
     while True:
@@ -303,9 +303,7 @@ def _watch(
             return None
         if time.monotonic() < next_count:
             continue
-        next_count = (
-            time.monotonic() + _COUNT_INTERVAL
-        )  # also where one process after the other ends meanwhile
+        next_count = time.monotonic() + _COUNT_INTERVAL  # even if processes keep ending meanwhile
         if len(descendants()) > MAX_PROCESSES:
             _write(
                 results, _encode_line({"fault": f"it started more than {MAX_PROCESSES} processes"})
@@ -314,7 +312,7 @@ def _watch(
 
 
 def _reap(worker: int) -> int | None:
-    """Reap every process that has ended; return the worker's status if it did."""
+    """Reap every process that has ended; return the worker's status if it has ended."""
     worker_status = None
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -329,7 +327,7 @@ def _reap(worker: int) -> int | None:
 def _end_all(descendants: Callable[[], set[int]]) -> None:
     """End every process that descends from this one, as far as the system knows them.
 
-    They are stopped first: a stopped process starts no others.
+    They are stopped first, because a stopped process cannot start others.
     """
     deadline = time.monotonic() + _END_SECONDS
     while time.monotonic() < deadline:
@@ -365,7 +363,7 @@ def _find_descendants() -> set[int]:
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123 - quicker
-                # The command's name, in parentheses, may hold blanks and parentheses itself.
+                # The command's name, in parentheses, may have blanks and parentheses too.
                 state, parent = file.read().rpartition(b")")[2].split()[:2]
         except (OSError, ValueError):
             continue
@@ -381,9 +379,9 @@ def _find_descendants() -> set[int]:
 
 
 class _Processes:
-    """Finds the processes below this one by ``ps``, also those whose parent has ended.
+    """Finds the processes below this one by ``ps``, even if their parent has ended.
 
-    It recognizes processes that it has seen before by number and time of start.
+    It recognizes processes of earlier runs of ``ps`` by their number and time of start.
     """
 
     def __init__(self) -> None:
@@ -392,7 +390,7 @@ class _Processes:
     def descendants(self) -> set[int]:
         """Return the live processes that descend from this one, or share their groups.
 
-        Those that were seen below it before count as descendants.
+        Processes that descended from this one in an earlier run of ``ps`` count too.
         """
         own_pid, group = os.getpid(), os.getpgrp()
         table = {row[0]: row for row in _list_processes() if row[0] != own_pid}

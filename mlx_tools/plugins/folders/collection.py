@@ -46,11 +46,11 @@ class CollectedTool(Struct, frozen=True):
 
 
 class ToolCollection:
-    """The user's folder ``tools``, and the user's choices about what is in it.
+    """The user's folder ``tools``, and the user's choices about the tools in it.
 
-    A change is made in a hidden sibling of a tool's folder, and put in place by renaming. A lock
-    keeps others out meanwhile. So a sibling that is there when nobody holds the lock was left by a
-    program that was killed, and the next one cleans it up.
+    A change is made in a hidden folder next to that of the tool, and put in place by renaming. A
+    lock keeps other programs out meanwhile. If there is a hidden folder while the lock is free, it
+    was left by a program that was killed, and the next change cleans it up.
 
     Args:
         data: the folder with the user's data.
@@ -64,12 +64,12 @@ class ToolCollection:
     def tools(self) -> list[CollectedTool]:
         """Return the tools in the folder, sorted by name; a faulty one has a reason.
 
-        Those in the making come last, and replace others of their name.
+        Tools in the making come last, and replace others of the same name.
 
         Raises:
             ConfigError: the folder or the user's choices cannot be read.
         """
-        making = self.choices.load().making  # also where there is no folder
+        making = self.choices.load().making  # even if there is no tools folder
         added = [tool for tool in self._collect() if tool.name not in making]
         choices = self.choices.load()
         return added + [self._make_tool(name, choices, Path(path)) for name, path in making.items()]
@@ -89,7 +89,7 @@ class ToolCollection:
             if not self.folder.exists():
                 return []
             with contextlib.ExitStack() as stack:
-                with contextlib.suppress(OSError):  # it is changed for long, or is read-only
+                with contextlib.suppress(OSError):  # another change takes long, or it is read-only
                     stack.enter_context(self.choices.lock(self.choices.patience / 10))
                     self._clean_up()
                 with os.scandir(self.folder) as scanned:
@@ -107,7 +107,7 @@ class ToolCollection:
     ) -> CollectedTool:
         """Return a tool in the folder, or in the folder where it is being made.
 
-        Nothing is read of one that is not trusted.
+        The files of a tool that is not trusted are not read.
         """
         if not TOOL_NAME.fullmatch(name):
             return CollectedTool(clean(name, 64), None, f"{name!r:.80} cannot name a tool")
@@ -134,8 +134,8 @@ class ToolCollection:
         """Return the tool of this name in the folder, trusted or not.
 
         Raises:
-            UsageError: there is none.
-            ToolDefinitionError: it cannot be a tool.
+            UsageError: there is no such tool.
+            ToolDefinitionError: its files are not those of a tool.
         """
         path = self.find_folder(name)
         if path.is_symlink():
@@ -145,10 +145,10 @@ class ToolCollection:
         return _read_named(path, name)
 
     def find_folder(self, name: str) -> Path:
-        """Return the path of this tool's folder, whatever is in it.
+        """Return the path of this tool's folder, without reading its files.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is no such folder.
         """
         path = self.folder / name
         if not TOOL_NAME.fullmatch(name) or name.startswith(".") or not os.path.lexists(path):
@@ -158,8 +158,8 @@ class ToolCollection:
     def add(self, folder: ToolFolder) -> ToolFolder:
         """Copy a tool's files into the folder, in place of older ones, and trust them.
 
-        What was read is copied and trusted: the files may have changed since. If it fails, the old
-        state is restored.
+        The copy is made from the content in memory, because the files may have changed since. If it
+        fails, the old state is restored.
 
         Raises:
             UsageError: the tool cannot be added.
@@ -167,11 +167,11 @@ class ToolCollection:
         name, path = folder.spec.name, self.folder / folder.spec.name
         check_folder_name(name)
         private_dir(self.folder)
-        draft = self._sibling_path(name, "draft")
+        draft = self._make_sibling_path(name, "draft")
         with translate_os_error(UsageError, f"{path} cannot be made"), self._hold_change():
             write_files(folder.contents, draft)
             added = replace(read_folder(draft), path=path)
-            # not every file system keeps whether files may be executed
+            # not every file system stores the right to execute files
             now, then = (
                 {n: f.data for n, f in tool_folder.contents.items()}
                 for tool_folder in (added, folder)
@@ -180,16 +180,15 @@ class ToolCollection:
                 raise UsageError(f"{path} was changed by another program", hint="add it again")
             old_choices = self.choices.load()
             old_digest = old_choices.trusted.get(str(path), "")
-            # either is trusted until the new one is in its place: whoever is killed leaves both
-            # The order matters for a process that is killed. First both digests are trusted, then
-            # the folders are exchanged, then only the new digest is. So at each moment the folder
-            # in place is trusted.
+            # The order matters if the process is killed. First both digests are trusted, then the
+            # folders are exchanged, then only the new digest is trusted. So the folder in place is
+            # trusted at every moment.
             self.choices.write(
                 old_choices.with_entry("trusted", str(path), f"{old_digest} {added.digest}")
             )
             try:
                 if os.path.lexists(path):
-                    path.rename(self._sibling_path(name, "old"))
+                    path.rename(self._make_sibling_path(name, "old"))
                 draft.rename(path)
             except OSError:
                 self.choices.write(old_choices)
@@ -199,22 +198,22 @@ class ToolCollection:
         return added
 
     def trust(self, folder: ToolFolder) -> None:
-        """Let a tool's files run as they were read, and as long as they stay so."""
+        """Trust a tool's files with their present content, until they change."""
         self._set_entry("trusted", str(folder.path), folder.digest)
 
     def remove(self, name: str) -> None:
         """Delete a tool's folder and the choices about it.
 
         Raises:
-            UsageError: there is none, or it cannot be moved away. Nothing has changed then.
+            UsageError: there is no such tool, or it cannot be moved. Then nothing has changed.
         """
-        path, trash = self.find_folder(name), self._sibling_path(name, "gone")
+        path, trash = self.find_folder(name), self._make_sibling_path(name, "gone")
         with translate_os_error(UsageError, f"{path} cannot be removed"), self._hold_change():
             path.rename(trash)
             try:
                 choices = self.choices.load().with_entry("trusted", str(path), None)
                 self.choices.write(choices.with_entry("switched", name, None))
-            except MlxToolsError:  # nothing was forgotten: it is back
+            except MlxToolsError:  # the choices could not be changed, so the folder comes back
                 trash.rename(path)
                 raise
         if os.path.lexists(trash):
@@ -226,10 +225,10 @@ class ToolCollection:
 
     @contextlib.contextmanager
     def _hold_change(self) -> Iterator[None]:
-        """Hold the lock of the folder, and clean up before and after.
+        """Lock the folder, and clean up before and after.
 
         Raises:
-            UsageError: another program holds the lock for long.
+            UsageError: another program has the lock for too long.
         """
         with self.choices.hold_change():
             self._clean_up()
@@ -238,14 +237,14 @@ class ToolCollection:
             finally:
                 self._clean_up()
 
-    def _sibling_path(self, name: str, kind: Literal["draft", "old", "gone"]) -> Path:
+    def _make_sibling_path(self, name: str, kind: Literal["draft", "old", "gone"]) -> Path:
         """Return a hidden path next to a tool: for a new, a replaced or a removed one."""
         return self.folder / f".{name}.{kind}"
 
     def _clean_up(self) -> None:
-        """Delete what a change left behind; restore a tool that nothing has replaced.
+        """Delete leftovers of a change; restore a tool that was moved and not replaced.
 
-        What the system refuses is left as it is.
+        Leftovers that the system does not let us delete stay.
         """
         with contextlib.suppress(OSError):
             for path in sorted(self.folder.iterdir()):
@@ -254,8 +253,8 @@ class ToolCollection:
                     continue
                 with contextlib.suppress(OSError):
                     place = self.folder / leftover["name"]
-                    # The program was killed between the two renames of `add`: the old folder is the
-                    # tool.
+                    # The program was killed between the two renames of `add`, so the old folder is
+                    # the tool.
                     if leftover["kind"] == "old" and not os.path.lexists(place):
                         path.rename(place)
                     elif path.is_dir() and not path.is_symlink():
@@ -284,7 +283,7 @@ def check_folder_name(name: str) -> None:
 
 
 def _may_be_tool(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is a folder, has a tool's name, or cannot be looked at."""
+    """Return whether an entry is a folder, has a tool's name, or cannot be examined."""
     if entry.name.startswith("."):
         return False
     try:
@@ -337,6 +336,6 @@ def write_template(folder: Path, name: str) -> Path:
                 file = file.format(name=re.sub(r"\W", "_", name))
                 (path / file).write_text(text, encoding="utf-8")
         except OSError:
-            shutil.rmtree(path, ignore_errors=True)  # half a tool would only be in the way
+            shutil.rmtree(path, ignore_errors=True)  # an incomplete tool would block the name
             raise
     return path

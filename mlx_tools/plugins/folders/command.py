@@ -41,14 +41,14 @@ new_app, add_app, trust_app = (typer.Typer(add_completion=False) for _ in range(
 def new(name: Annotated[str, argument("NAME", "The tool.")]) -> None:
     """Write a new tool to begin with: a folder that works, with a test.
 
-    It is used where it is, as it is at each call, until it is added.
+    Until it is added, each call uses the present files of this folder.
     """
     _refuse_taken(name, load_tools().all_specs())
     folder = write_template(Path(), name)
     try:
         ToolCollection().make(name, folder)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)  # it is used by nobody, and holds the name
+        shutil.rmtree(folder, ignore_errors=True)  # it is not used, and would block the name
         raise
     print_text(str(folder), exact=True)
     call = f"""mlx-tools tools call {name} '{{"text": "a b"}}' --tools {name}"""
@@ -79,7 +79,7 @@ def add(
         for candidate in candidates:
             name = candidate.spec.name
             verb = "Replace" if (collection.folder / name).exists() else "Add"
-            if _agreed(candidate, f"{verb} {name} in {collection.folder}?", yes):
+            if _confirm_tool(candidate, f"{verb} {name} in {collection.folder}?", yes):
                 print_text(str(collection.add(candidate).path), exact=True)
                 added.append(name)
     finally:
@@ -89,10 +89,10 @@ def add(
 
 @trust_app.command()
 def trust(name: ToolName, yes: Yes = False) -> int:
-    """Trust the files of a tool in the tools folder as they are now."""
+    """Trust the present files of a tool in the tools folder."""
     collection = _load_collection(name, "only tools that are folders are trusted by their files")
     folder = collection.read(name)
-    if not _agreed(folder, f"Trust {name} as it is?", yes):
+    if not _confirm_tool(folder, f"Trust {name} as it is?", yes):
         return EXIT_STOPPED
     collection.trust(folder)
     tell_callable([name])
@@ -102,9 +102,8 @@ def trust(name: ToolName, yes: Yes = False) -> int:
 def _free(folder: ToolFolder, taken_names: Mapping[str, ToolSpec]) -> ToolFolder:
     """Return the tool, renamed if a built-in tool has its name now.
 
-    Only an older layout can have given it that name.
-
-    A note says how the built-in tool does the same.
+    This can only happen to a tool of the older layout. A note says how the built-in tool can do the
+    same.
     """
     restrictions = folder.restrictions
     patterns = restrictions.whitelist if restrictions.parameters.paths else ()
@@ -121,7 +120,7 @@ def _refuse_taken(name: str, taken_names: Mapping[str, ToolSpec]) -> None:
     """Refuse a name that another tool has.
 
     Raises:
-        UsageError: a tool that is no folder of the user's has this name.
+        UsageError: a tool from elsewhere than the tools folder has this name.
     """
     for alias in (name, *list_names(name)):
         if alias in taken_names and taken_names[alias].plugin != FOLDER:
@@ -135,7 +134,7 @@ def _load_collection(name: str, hint: str) -> ToolCollection:
     """Return the tools folder.
 
     Raises:
-        UsageError: the tool of this name is not in it.
+        UsageError: it does not have a tool of this name.
     """
     collection, registry = ToolCollection(), load_tools()
     spec = registry.all_specs().get(registry.resolve_name(name))
@@ -146,7 +145,7 @@ def _load_collection(name: str, hint: str) -> ToolCollection:
     return collection
 
 
-def _agreed(folder: ToolFolder, question: str, yes: bool) -> bool:
+def _confirm_tool(folder: ToolFolder, question: str, yes: bool) -> bool:
     show_all(_describe_tool(folder))
     return confirm(question, yes)
 
@@ -154,7 +153,7 @@ def _agreed(folder: ToolFolder, question: str, yes: bool) -> bool:
 def _describe_tool(folder: ToolFolder) -> Iterator[TextLine]:
     """Yield a tool's description for a person who decides about it.
 
-    Nothing of it can look like a line of ours.
+    Its texts are escaped and marked, so that none can look like a line of ours.
     """
     spec = folder.spec
     yield TextLine(f"{escape_name(spec.name)}, from {escape_line(str(folder.path))}")

@@ -23,7 +23,7 @@ def commands() -> list[Command]:
         ),
         Command(
             "tools trust",
-            "Trust the files of a tool in the tools folder as they are now.",
+            "Trust the present files of a tool in the tools folder.",
             f"{_PLACE}:trust_app",
         ),
     ]

@@ -1,10 +1,10 @@
 """A tool that is a folder: reads its files and checks what they declare.
 
-config.json            what the tool may do and needs; every key is optional
-tool_definition.json   name, description and parameters, as OpenAI writes a function
+config.json            the rights and needs of the tool; every key is optional
+tool_definition.json   name, description and parameters, in OpenAI's form of a function
 execute.py             a function ``execute(arguments: dict) -> dict``
 
-An unknown key is an error: ignoring it might drop a restriction. Keys that only describe the tool,
+An unknown key is an error, because it could be a restriction. Keys that only describe the tool,
 such as its author, are ignored.
 """
 
@@ -47,7 +47,7 @@ _SPEC_KEYS: Final = ("effects", "timeout", "needs_approval", "retry", "private",
 
 
 class ToolFolder(Struct, frozen=True):
-    """A tool's folder, read completely."""
+    """The complete content of a tool's folder."""
 
     path: Path
     spec: ToolSpec
@@ -58,9 +58,9 @@ class ToolFolder(Struct, frozen=True):
     max_output_bytes: int
     """Bytes that it may print, and that its result may have."""
     restrictions: Restrictions
-    """Checked before each call."""
+    """The restrictions that are checked before each call."""
     missing: tuple[str, ...]
-    """Packages that it imports and that are not installed."""
+    """Packages that it imports but that are not installed."""
     contents: Mapping[str, File]
     """Its files by name."""
     digest: str
@@ -78,11 +78,11 @@ def read_folder(path: Path) -> ToolFolder:
     """Read the tool in a folder.
 
     Raises:
-        ToolDefinitionError: it is no tool; the message names the file and the fault.
+        ToolDefinitionError: it is no tool. The message names the file and the fault.
     """
     contents = read_files(path, (DEFINITION, EXECUTE))
 
-    def data(name: str, limit: bytes = b"") -> bytes:  # one may have gone meanwhile
+    def data(name: str, limit: bytes = b"") -> bytes:  # a file may have vanished meanwhile
         return contents[name].data if name in contents else limit
 
     name, description, parameters, restricting = _read_definition(
@@ -117,7 +117,7 @@ def read_folder(path: Path) -> ToolFolder:
         environment=tuple(config.get("environment", ())),
         max_output_bytes=config.get("max_output_bytes", DEFAULT_OUTPUT_BYTES),
         restrictions=restrictions,
-        missing=_missing_packages(tree, contents),
+        missing=_find_missing_packages(tree, contents),
         contents=contents,
         digest=compute_digest(contents),
         older=_METADATA in values,
@@ -125,7 +125,7 @@ def read_folder(path: Path) -> ToolFolder:
 
 
 def rename_folder(folder: ToolFolder, name: str) -> ToolFolder:
-    """Return the same tool under another name, which its files have too."""
+    """Return the same tool under another name, which is also written to its files."""
     contents = dict(folder.contents)
     for file in (DEFINITION, CONFIG):
         if file not in contents:
@@ -143,7 +143,7 @@ def rename_folder(folder: ToolFolder, name: str) -> ToolFolder:
 def find_folders(path: Path) -> list[Path]:
     """Return the folders of tools at ``path``, sorted by name.
 
-    This is ``path`` itself if it has a tool's files, else each folder in it that has a definition.
+    This is ``path`` itself if it has a tool's files, otherwise each folder in it with a definition.
     """
     if (path / DEFINITION).exists() or (path / EXECUTE).exists():
         return [path]
@@ -154,11 +154,11 @@ def find_folders(path: Path) -> list[Path]:
     return below or [path]
 
 
-# --- the files: read whole, within bounds, and what identifies them -------------------------------
+# --- the files and their digest -------------------------------------------------------------------
 
 MAX_FILES: Final = 1000
-"""Files of one tool; with `MAX_BYTES` and `MAX_DEPTH` it keeps a wrong folder, such as a home, from
-being read completely. Tools with their data stay far below."""
+"""Files of one tool. With `MAX_BYTES` and `MAX_DEPTH` it prevents that a wrong folder, such as a
+home folder, is read completely. Real tools with their data stay far below these limits."""
 MAX_BYTES: Final = 20_000_000
 MAX_DEPTH: Final = 20
 
@@ -168,7 +168,7 @@ IGNORED_NAMES: Final = frozenset((*_CACHES, ".git", ".DS_Store"))
 
 
 class File(Struct, frozen=True):
-    """A file's bytes, and whether it may be executed."""
+    """A file's bytes, and True if it may be executed."""
 
     data: bytes
     executable: bool
@@ -177,7 +177,7 @@ class File(Struct, frozen=True):
 def read_files(path: Path, needed: Iterable[str] = ()) -> dict[str, File]:
     """Read all files below a folder, by their names in it.
 
-    The ``needed`` ones are checked first, before the rest is read: it may be any folder.
+    The ``needed`` files are checked before the rest is read, because the folder may be any.
 
     Raises:
         ToolDefinitionError: a file cannot be read, is needed and missing, or is neither file nor
@@ -205,7 +205,7 @@ def read_files(path: Path, needed: Iterable[str] = ()) -> dict[str, File]:
 
 
 def compute_digest(contents: Mapping[str, File]) -> str:
-    """Return the SHA-256 of the files: names, contents, and which may be executed."""
+    """Return the SHA-256 of the files' names, contents and rights to be executed."""
     whole = hashlib.sha256()
     for name in sorted(contents):
         file = contents[name]
@@ -247,8 +247,8 @@ def _walk(folder: Path, prefix: str, depth: int) -> Iterator[tuple[str, Path]]:
 
 
 def _read_file(path: Path, bytes_left: int) -> File:
-    # O_NOFOLLOW: a file may become a link between the listing and this call. O_NONBLOCK: it may
-    # become a named pipe, whose opening would wait for a writer.
+    # After the listing the file may have been replaced: by a link, hence O_NOFOLLOW, or by a named
+    # pipe, whose opening would wait for a writer, hence O_NONBLOCK.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         mode = os.fstat(descriptor).st_mode
@@ -279,7 +279,7 @@ _SECONDS: Final = (
     "seconds, more than 0 and at most 86400",
 )
 _VARIABLE = Annotated[str, Meta(pattern=r"^(?ai:(?!LD_|DYLD_|PYTHON)[A-Z_][A-Z0-9_]*)\Z")]
-"""The name of an environment variable. Refused prefixes decide what a program loads."""
+"""The name of an environment variable. Variables with refused prefixes make programs load code."""
 
 _KEYS: Final[Mapping[str, tuple[Any, str]]] = {
     "name": (str, f"the name in {DEFINITION}"),
@@ -322,19 +322,19 @@ _ALIASES: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "timeout_seconds": ("timeout", lambda value: value),
     "timeout_ms": ("timeout", lambda value: value / 1000),
 }
-"""Aliases of keys in such files elsewhere, and the conversion of their values."""
+"""Aliases of keys in files of other systems, with the conversion of their values."""
 
 _METADATA: Final = "metadata"
 _WRAPPER_KEYS: Final = ("type", "function")
 _SCHEMAS: Final = ("input_schema", "inputSchema")
-"""Other names for ``parameters``: Anthropic's and MCP's."""
+"""Names of ``parameters`` at Anthropic and in MCP."""
 _FUNCTION: Final = ("name", "description", "parameters", "strict", "type")
 _RESTRICTING: Final = ("mode", "whitelist", "needs_approval", "requires_approval")
 """Keys of a configuration that a definition may also have."""
 
 
 def _read_configuration(values: Mapping[str, Any], path: Path, name: str) -> dict[str, Any]:
-    """Return the keys of ``config.json`` under their own names.
+    """Return the values of ``config.json`` under their canonical keys.
 
     An older layout has some of them under ``metadata``.
 
@@ -374,7 +374,7 @@ def _read_configuration(values: Mapping[str, Any], path: Path, name: str) -> dic
 def _read_definition(data: bytes, path: Path) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
     """Return name, description, parameters and restrictions of a definition.
 
-    It is a function as OpenAI writes it, perhaps within ``{"type": "function", "function": …}``.
+    It has OpenAI's form of a function, perhaps within ``{"type": "function", "function": …}``.
 
     Raises:
         ToolDefinitionError: the file is no such definition.
@@ -423,7 +423,7 @@ def _load_json(data: bytes, path: Path) -> dict[str, Any]:
         reason = str(error)
         try:
             json.loads(text)
-        except json.JSONDecodeError as json_error:  # it knows where: a person mends it
+        except json.JSONDecodeError as json_error:  # it has the place of the fault
             reason = f"{json_error.msg} (line {json_error.lineno}, column {json_error.colno})"
         except (ValueError, RecursionError):
             pass
@@ -461,7 +461,7 @@ def _check_keys(
         raise ToolDefinitionError(f"{path}: {place}{unknown[0][:80]}: unknown key", hint=hint)
 
 
-# --- execute.py, as it looks to somebody who does not run it --------------------------------------
+# --- execute.py, checked without running it -------------------------------------------------------
 
 _MOVES_PATH: Final = re.compile(
     rb"\bsys\s*\.\s*(?:meta_)?path\b|\bfrom\s+sys\s+import\b|\bimport\b.*\bsite\b|\baddsitedir\b"
@@ -480,7 +480,7 @@ def _check_code(data: bytes, path: Path) -> ast.Module:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
-        if isinstance(error, RecursionError | MemoryError):  # each Python has other words for it
+        if isinstance(error, RecursionError | MemoryError):  # their messages differ by version
             reason = "it nests too deep"
         raise ToolDefinitionError(f"{path}{line}: not Python: {reason}") from None
     if not any(_makes_execute(node) for node in ast.walk(tree)):
@@ -501,12 +501,12 @@ def _makes_execute(node: ast.AST) -> bool:
     return False
 
 
-def _missing_packages(tree: ast.Module, files: Mapping[str, File]) -> tuple[str, ...]:
-    """Return the packages that the file needs and that are not installed, sorted.
+def _find_missing_packages(tree: ast.Module, files: Mapping[str, File]) -> tuple[str, ...]:
+    """Return the packages that the file needs but that are not installed, sorted.
 
-    Only unconditional imports count: none within a function, an ``if`` or a ``try``. The folder's
-    ``files`` can be imported too. If a file changes where Python looks for packages, all are
-    assumed to be there.
+    Imports within a function, an ``if`` or a ``try`` do not count. The folder's ``files`` can be
+    imported too. If a file changes the places where Python searches packages, no package counts as
+    missing.
     """
     if _MOVES_PATH.search(files[EXECUTE].data):
         return ()
@@ -528,5 +528,5 @@ def _is_absent(package: str) -> bool:
         return False
     try:
         return importlib.util.find_spec(package) is None
-    except (ImportError, ValueError, AttributeError):  # of what finds modules here
+    except (ImportError, ValueError, AttributeError):  # a finder of modules may raise these
         return False

@@ -1,8 +1,7 @@
-"""A folder's tool as any other tool: each call runs in a process of its own.
+"""The `Tool` of a folder. Each call runs in a separate process.
 
-`child_process` is the other side. That process, and all that it started, always ends with the call.
-If this process is killed they end by themselves, since their lifeline, standard input, ends with
-it.
+`child_process` is the code of that process. It always ends with the call, with all processes that
+it started. If this process is killed, they end too, because their lifeline, standard input, ends.
 """
 
 from __future__ import annotations
@@ -40,46 +39,46 @@ from mlx_tools.tools import Preview, Tool, ToolContext, ToolError, current_conte
 CHILD: Final = package_file("plugins/folders/child_process.py")
 CHANGED_REASON: Final = "its folder has changed since it was added"
 MAX_TAIL_BYTES: Final = 8192
-"""Bytes that are kept of the end of what a tool prints: the end says why it failed."""
+"""Bytes that are stored of the end of a tool's output, which shows why it failed."""
 
 _PRINTED_CHARS: Final = 300
 """Characters of the printed text in an error message."""
 
 _ERROR_CHARS: Final = 250
-"""Characters of the tool's own error text if it gives details: half of what a model sees."""
+"""Characters of the tool's own error text if there are details: half of what a model sees."""
 
 _DEFAULT_SECONDS: Final = 60.0
 """Seconds for a call without a time limit of its own."""
 _MARGIN: Final = 0.5
-"""Seconds of a call's time, a tenth at most, that are kept for ending its process."""
+"""Seconds of a call's time that are reserved to end its process, a tenth of it at most."""
 _TICK: Final = 0.05
-"""Seconds between two looks at whether to go on: how late a cancelled call may end."""
+"""Seconds between two checks for cancellation: the delay with which a cancelled call may end."""
 _END_SECONDS: Final = 1.0
 """Seconds that a process has to end after it has sent its result."""
 _KILL_SECONDS: Final = 6.0
-"""Seconds after which a process that was told to end is killed from outside. The other side needs
-up
-to five to end all that the tool started."""
+"""Seconds after which a process that should end is killed. It needs up to five seconds to end all
+processes that the tool started."""
 
 _ALWAYS: Final = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ")
-"""Variables that every tool sees if they are set; they tell nothing about the user."""
+"""Variables that every tool sees if they are set. They reveal nothing about the user."""
 
 _OFFLINE: Final = ("/usr/bin/sandbox-exec", "-p", "(version 1)(allow default)(deny network*)")
 
 
 def offline_prefix(platform: str = sys.platform) -> tuple[str, ...]:
-    """Return the words before a command that runs it without network.
+    """Return the words to put before a command to run it without network.
 
-    On Linux the process itself leaves the network; elsewhere it says that it cannot.
+    On Linux the process itself leaves the network. On other systems than these two it reports that
+    it cannot.
     """
     return _OFFLINE if platform == "darwin" else ()
 
 
 def load_tool(folder: str | os.PathLike[str], roots: Iterable[str] = ()) -> Tool:
-    """Return the tool in a folder as it is now. A call is refused if its files change.
+    """Return the tool in a folder. A call is refused if its files change.
 
-    For a tool of one's own, for `mlx_tools.Controller` and tests: nobody is asked whether it is
-    trusted.
+    This is for your own tools, with `mlx_tools.Controller` and in tests: the tool is used without a
+    question whether you trust it.
 
     Args:
         folder: the folder of the tool.
@@ -99,13 +98,13 @@ def folder_tool(
     log: Path | None = None,
     roots: Sequence[str] = (),
 ) -> Tool:
-    """Return the tool that a folder holds.
+    """Return the tool in a folder.
 
     Args:
-        folder: the folder, read.
+        folder: the content of the folder.
         disabled_reason: the reason why it cannot run, None if it can.
-        log: for a folder in the making: it is used as it is at each call, and the output and
-            traceback of the last call are kept in this file.
+        log: for a folder in the making, the file for the output and traceback of the last call.
+            Each call then uses the present files.
         roots: folders (``DIR`` or ``DIR:rw``) below which a whitelist applies. Without one it
             applies below the working directory.
     """
@@ -126,7 +125,7 @@ def folder_tool(
             raise ToolError(f"no process can be started: {error.strerror}") from None
         finally:
             if log is not None:
-                from mlx_tools.policy import Redactor  # its table takes a while to read
+                from mlx_tools.policy import Redactor  # imported late: its table loads slowly
 
                 with contextlib.suppress(OSError, UsageError):  # the call is what counts
                     private_dir(log.parent)
@@ -144,7 +143,7 @@ def folder_tool(
 def _check_arguments(
     folder: ToolFolder, roots: Sequence[str], arguments: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return the arguments for the tool after its restrictions were checked.
+    """Check the restrictions, and return the arguments for the tool.
 
     Raises:
         ToolError: the restrictions do not permit the call.
@@ -155,10 +154,10 @@ def _check_arguments(
 
 
 def _read_current(folder: ToolFolder, *, making: bool) -> ToolFolder:
-    """Return the folder as it is now.
+    """Return the present content of the folder.
 
     Raises:
-        ToolError: the tool is not what the model was shown.
+        ToolError: the tool differs from the one that the model was shown.
     """
     try:
         same = not making and compute_digest(read_files(folder.path)) == folder.digest
@@ -174,9 +173,9 @@ def _read_current(folder: ToolFolder, *, making: bool) -> ToolFolder:
 
 @contextlib.contextmanager
 def _copy_folder(tool_folder: ToolFolder) -> Iterator[Path]:
-    """Yield ``execute`` in a copy of the files as they were read. Raises OSError.
+    """Yield ``execute`` in a copy of the files that were checked. Raises OSError.
 
-    Files that are replaced between the check and the run are not run.
+    So files that are replaced between the check and the run are not run.
     """
     from tempfile import TemporaryDirectory
 
@@ -197,7 +196,7 @@ def _run_process(
     *,
     traced: bool,
 ) -> dict[str, Any]:
-    """Call ``execute`` in a process of its own and wait for the result.
+    """Call ``execute`` in a separate process and wait for the result.
 
     In local-only mode the process has no network, or does not run.
 
@@ -207,7 +206,7 @@ def _run_process(
     """
     request = json.dumps(dict(arguments), allow_nan=False).encode() + b"\n"
     results, results_end = os.pipe()
-    # -I: nothing of the user's environment; no compiled file is written, and none was copied
+    # -I ignores the user's environment; -B writes no compiled files, and none was copied
     options = ("-I", "-B", "-X", "utf8")
     command = [sys.executable, *options, str(CHILD), str(execute), str(results_end)]
     if any(part.local_only for part in talk.context.policy.parts):
@@ -236,25 +235,24 @@ def _run_process(
         os.close(results_end)
     assert child.stdin is not None and child.stdout is not None
     try:
-        with contextlib.suppress(BrokenPipeError):  # it has ended: how, its results say
-            # Standard input stays open: it is the lifeline whose end tells the child that the
-            # caller is gone.
-            child.stdin.write(request)  # which it reads before it runs anything of the tool
+        with contextlib.suppress(BrokenPipeError):  # it has ended; its results have the reason
+            # Standard input stays open: its end tells the child that the caller has ended.
+            child.stdin.write(request)  # the child reads it before it runs the tool's code
             child.stdin.flush()
         return talk.listen(results, child.stdout.fileno())
     finally:
         os.close(results)  # before it is waited for: it may be about to write
         child.stdout.close()
-        end(child, _KILL_SECONDS)  # its lifeline first, then all that is left
+        end(child, _KILL_SECONDS)  # closes its lifeline first, then kills what is left
 
 
 class _ToolProcess:
-    """The other side of a call: its results, and what the tool prints.
+    """The process of a call: its results, and the tool's output.
 
     Args:
         folder: the folder of the tool.
         context: the context of the call.
-        seconds: the time of the call.
+        seconds: the time limit of the call.
         deadline: the time at which the process is ended.
     """
 
@@ -272,7 +270,7 @@ class _ToolProcess:
         self._is_over = False
 
     def listen(self, results: int, prints: int) -> dict[str, Any]:
-        """Return what the tool returned.
+        """Return the tool's result.
 
         Raises:
             ToolError: there is no result.
@@ -302,16 +300,17 @@ class _ToolProcess:
             return result
         error = result or ToolError(_describe_end(None), passing=True)
         printed = self._tail.decode("utf-8", "replace").strip()[-_PRINTED_CHARS:].strip()
-        text = f"{error}; it printed: {printed}" if printed else str(error)  # mostly it says why
+        # the output mostly shows the reason
+        text = f"{error}; it printed: {printed}" if printed else str(error)
         raise ToolError(text, code=error.code, passing=error.passing)
 
     def describe_output(self) -> str:
-        """Return the end of what the tool printed, and its traceback if there is one."""
+        """Return the end of the tool's output, and its traceback if there is one."""
         printed = self._tail.decode("utf-8", "replace")
         return "\n".join(part.rstrip() for part in (printed, self._trace) if part.strip())
 
     def _set_result(self, result: dict[str, Any] | ToolError, *, is_over: bool = False) -> None:
-        """Set the result of the call, unless there is one: only the first counts."""
+        """Set the result of the call. Only the first one counts."""
         if self._result is None:
             self._result = result
         self._is_over = self._is_over or is_over
@@ -322,8 +321,8 @@ class _ToolProcess:
         for following in rest:
             self._handle_line(bytes(self._line))
             self._line = bytearray(following)
-        if len(self._line) > self._max_bytes + 100:  # also after a result: it must not grow
-            self._set_result(self._too_large(), is_over=True)
+        if len(self._line) > self._max_bytes + 100:  # even after a result it must not grow
+            self._set_result(self._make_too_large_error(), is_over=True)
         self._is_over = self._is_over or not piece
         return not self._is_over
 
@@ -341,9 +340,9 @@ class _ToolProcess:
             self._set_result(ToolError(text, code="disabled"), is_over=True)
         elif "result" in message:
             fits = len(line) - len('{"result": }') <= self._max_bytes
-            self._set_result(message["result"] if fits else self._too_large())
+            self._set_result(message["result"] if fits else self._make_too_large_error())
 
-    def _too_large(self) -> ToolError:
+    def _make_too_large_error(self) -> ToolError:
         return ToolError(
             f"its result has more than {self._max_bytes} bytes", code="payload_too_large"
         )
@@ -357,13 +356,13 @@ class _ToolProcess:
         if self._result is None:
             text = f"it printed more than {self._max_bytes} bytes, and was ended"
             self._set_result(ToolError(text, code="payload_too_large"), is_over=True)
-        return False  # one that has told its result may end
+        return False  # with a result, the process may end
 
 
 def _parse_line(line: bytes) -> dict[str, Any]:
-    """Parse a line of the other side; an unusable line is empty.
+    """Parse a line of the process; an unusable line is empty.
 
-    The tool shares its process, so a line can hold anything.
+    The tool runs in the same process, so a line can have any content.
     """
     try:
         parsed = json.loads(line)
@@ -374,15 +373,15 @@ def _parse_line(line: bytes) -> dict[str, Any]:
         return {}
     if not isinstance(parsed, dict) or not isinstance(parsed.get("result", {}), dict):
         return {}
-    status = parsed.get("ended")  # as ``wait`` gives it; None where nobody knows
+    status = parsed.get("ended")  # a status as from ``wait``, None if unknown
     return parsed if status is None or (type(status) is int and 0 <= status <= 0xFFFF) else {}
 
 
 def _read_error(value: Mapping[str, Any]) -> str:
-    """Return the error text of a tool that says that it failed.
+    """Return the error text of a tool that reports a failure.
 
-    It is ``error`` or ``message``, after ``error_type`` and before ``details``; without an error
-    all that it returned.
+    It is ``error`` or ``message``, after ``error_type`` and before ``details``. Without these it is
+    the whole result.
     """
     error, kind, details = (value.get(key) for key in ("error", "error_type", "details"))
     error = error or value.get("message")
@@ -394,7 +393,7 @@ def _read_error(value: Mapping[str, Any]) -> str:
         text = f"{kind.strip()}: {text}"
     if details in (None, "", [], {}):
         return text
-    if len(text) > _ERROR_CHARS:  # so that a long text leaves room for the details
+    if len(text) > _ERROR_CHARS:  # a long text must leave room for the details
         text = f"{text[:_ERROR_CHARS]}…"
     shown = details if isinstance(details, str) else json.dumps(details, ensure_ascii=False)
     return f"{text} (details: {shown})"

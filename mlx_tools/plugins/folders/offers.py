@@ -1,4 +1,4 @@
-"""The tools of this plugin: those in the user's folder."""
+"""The tools of this plugin: the tools in the user's folder."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from mlx_tools.tools import FOLDER, Tool, ToolOffer, find_exposure
 def offers(request: ToolRequest) -> list[ToolOffer]:
     """Return the tools in the user's folder."""
     roots = () if request.configuration is None else request.configuration.settings.tools.roots
-    return folder_offers(ToolCollection(), roots)
+    return list_folder_offers(ToolCollection(), roots)
 
 
-def folder_offers(collection: ToolCollection, roots: Sequence[str] = ()) -> list[ToolOffer]:
-    """Return the tools in a folder; one that may not run has the reason.
+def list_folder_offers(collection: ToolCollection, roots: Sequence[str] = ()) -> list[ToolOffer]:
+    """Return the tools in a folder; a tool that may not run has the reason.
 
-    Nothing in the files of one that is not trusted is read as a tool's.
+    The files of a tool that is not trusted are not used.
 
     Args:
         collection: the folder.
-        roots: folders that tools may see. A whitelist of a tool applies below them. No tool may run
-            if tools could write the choices of the user, and a tool in the making may not run if
-            other tools could write into its folder.
+        roots: folders that tools may see. A whitelist of a tool applies below them. If tools could
+            write to the choices of the user, no tool may run. If tools could write into the folder
+            of a tool in the making, that tool may not run.
 
     Raises:
         ConfigError: the user's choices cannot be read.
@@ -42,7 +42,7 @@ def folder_offers(collection: ToolCollection, roots: Sequence[str] = ()) -> list
             collected.name,
             functools.partial(_load, collected, refusal, tuple(roots)),
             functools.partial(_remove, collection, collected.name),
-            functools.partial(_last_output, collection, collected.name),
+            functools.partial(_read_last_output, collection, collected.name),
         )
         for collected in collection.tools()
     ]
@@ -68,8 +68,8 @@ def _remove(collection: ToolCollection, name: str, confirm: Callable[[str], bool
     return f"removed {name}"
 
 
-def _last_output(collection: ToolCollection, name: str) -> tuple[str, str] | None:
-    """Return the folder of a tool in the making, and what its last call printed."""
+def _read_last_output(collection: ToolCollection, name: str) -> tuple[str, str] | None:
+    """Return the folder of a tool in the making, and the output of its last call."""
     place = collection.choices.load().making.get(name)
     if place is None:
         return None

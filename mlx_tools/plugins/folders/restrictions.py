@@ -1,8 +1,8 @@
 """The restrictions in a tool's folder: `mode`, and a `whitelist`.
 
-They come from systems in which the host enforces them. So they are enforced here before the tool's
-code runs. They do not describe what the code does: a tool declares that with its effects, and
-without any it has all.
+They come from other systems, whose host enforces them. So this host enforces them too, before the
+tool's code runs. They do not describe the code's effects. A tool declares these separately; without
+a declaration it has all effects.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _READING: Final = frozenset(
         *("view", "wc"),
     )
 )
-"""First words of operations that read or list. Any other operation may change something."""
+"""First words of operations that read or list. Any other operation may make changes."""
 
 _CHANGING: Final = frozenset(
     (
@@ -51,15 +51,15 @@ _CHANGING: Final = frozenset(
         *("unlink", "update", "upload", "write"),
     )
 )
-"""Words in the name of an operation that changes something."""
+"""Words in the name of an operation that makes changes."""
 _CHANGES_IF_SET: Final = frozenset(
     (
         *("append", "create", "delete", "erase", "execute", "overwrite", "purge", "remove"),
         *("rename", "replace", "save", "truncate", "unlink", "update", "write"),
     )
 )
-"""Words in the name of a parameter that changes something if it is set. These are fewer, since
-`commit` or `store` may be what is read."""
+"""Words in the name of a parameter that makes changes if it is set. There are fewer than for
+operations, because parameters such as `commit` or `store` may name a thing to read."""
 
 _OPERATIONS: Final = frozenset(("action", "actions", "op", "operation", "operations"))
 """Last words of the names of parameters that choose the operation."""
@@ -67,7 +67,7 @@ _COMMANDS: Final = frozenset(("cmd", "command", "commands", "executable", "progr
 """Last words of the names of parameters that are a shell command, or its words."""
 _COMMAND_LINES: Final = frozenset(("commandline", "command_line", "cmdline"))
 _OPEN_MODES: Final = frozenset(("mode", "open_mode", "flags"))
-"""Names of parameters that may say how a file is opened."""
+"""Names of parameters that may be the mode in which a file is opened."""
 _WRITING_MODE: Final = re.compile(r"[rbt]*[wax+][rwaxbt+]*")
 
 _PATHS: Final = frozenset(
@@ -76,10 +76,11 @@ _PATHS: Final = frozenset(
         *("dir", "directory", "directories"),
     }
 )
-"""Last words of the names of parameters that are paths; the format ``path`` also says so."""
+"""Last words of the names of parameters that are paths. Parameters of the format ``path`` are paths
+too."""
 
 _SHELL: Final = frozenset(";&|`$<>(){}\\")
-"""Characters by which a command starts another one, or writes elsewhere, if a shell reads it."""
+"""Characters with which a shell starts another command, or writes the output to a file."""
 
 
 class Parameters(Struct, frozen=True):
@@ -92,7 +93,7 @@ class Parameters(Struct, frozen=True):
     operations: frozenset[str]
     """The names of parameters that choose the operation."""
     decided: bool
-    """True if every call that fits the schema says by its operation whether it reads."""
+    """True if every call that fits the schema has an operation that shows whether it reads."""
 
 
 class Restrictions(Struct, frozen=True):
@@ -117,7 +118,7 @@ class Restrictions(Struct, frozen=True):
             _check_command(command, self.whitelist)
 
     def purpose(self, arguments: Mapping[str, Any]) -> Purpose:
-        """Return whether a call reads or changes something, by its operation."""
+        """Return the purpose of a call by its operation: to read or to make changes."""
         if not all(map(_reads, self._operations(arguments))):
             return "changes"
         at_top = any(isinstance(arguments.get(name), str) for name in self.parameters.operations)
@@ -126,7 +127,7 @@ class Restrictions(Struct, frozen=True):
     def _operations(self, arguments: Mapping[str, Any]) -> Iterator[str]:
         """Yield the operations that a call names, at any depth, declared or not."""
         for key, value in _iter_items(arguments):
-            if key in self.parameters.operations or _last_word(key) in _OPERATIONS:
+            if key in self.parameters.operations or _find_last_word(key) in _OPERATIONS:
                 several = value if isinstance(value, list) else [value]
                 yield from (operation for operation in several if isinstance(operation, str))
 
@@ -137,7 +138,7 @@ class Restrictions(Struct, frozen=True):
             if key not in names:
                 continue
             several = value if isinstance(value, list) and key.lower().endswith("s") else [value]
-            # an object that has a command in it is come to by itself
+            # an object with a command inside comes later in the iteration
             yield from (
                 command
                 for command in several
@@ -154,7 +155,7 @@ class Restrictions(Struct, frozen=True):
         Args:
             arguments: the arguments of a call.
             roots: folders (``DIR`` or ``DIR:rw``) below which the whitelist applies.
-            writing: the roots must be writable.
+            writing: True if the roots must be writable.
 
         Raises:
             ToolError: a path is not in the whitelist.
@@ -184,7 +185,7 @@ class Restrictions(Struct, frozen=True):
 class RestrictedEffects(Struct, frozen=True):
     """Effects of a call to a tool with a `mode`: the declared ones, or all.
 
-    A call whose operation reads has no effect that changes something. A refused call has none.
+    A call with a reading operation has only effects that change nothing. A refused call has none.
     """
 
     restrictions: Restrictions
@@ -212,17 +213,17 @@ class RestrictedEffects(Struct, frozen=True):
         return self._any - MUTATING
 
 
-# --- what a schema says ---------------------------------------------------------------------------
+# --- the parameters of a schema -------------------------------------------------------------------
 
 
 def find_parameters(schema: Mapping[str, Any]) -> Parameters:
     """Return the parameters of a schema whose meaning is known."""
-    declared = list(_declared_properties(schema))
+    declared = list(_iter_properties(schema))
     operations = {name for name, parameter_schema in declared if _chooses(name, parameter_schema)}
     commands = {name for name, _ in declared if name not in operations and _names_command(name)}
     top, needed = schema.get("properties", {}), schema.get("required", ())
     sure = any(name in operations and _is_text(top.get(name)) for name in needed)
-    changing = any(_words(name) & _CHANGES_IF_SET for name, _ in declared)
+    changing = any(_split_to_set(name) & _CHANGES_IF_SET for name, _ in declared)
     return Parameters(
         paths=frozenset(
             name for name, parameter_schema in declared if _is_path(name, parameter_schema)
@@ -245,14 +246,14 @@ def check_whitelist(patterns: Sequence[str], parameters: Parameters) -> None:
 
 
 def _names_path(name: str) -> bool:
-    """Return whether a parameter's name says that it is a path, or a list of paths.
+    """Return whether a parameter is a path or a list of paths, by its name.
 
     Examples are ``path``, ``source_path`` and ``outputDir``.
     """
-    return _last_word(name) in _PATHS
+    return _find_last_word(name) in _PATHS
 
 
-def _declared_properties(schema: Any) -> Iterator[tuple[str, Any]]:
+def _iter_properties(schema: Any) -> Iterator[tuple[str, Any]]:
     """Yield the properties that a schema declares, at any depth."""
     pending = [schema]
     while pending:
@@ -274,22 +275,22 @@ def _is_path(name: str, schema: Any) -> bool:
 
 
 def _names_command(name: str) -> bool:
-    return _last_word(name) in _COMMANDS or name.lower() in _COMMAND_LINES
+    return _find_last_word(name) in _COMMANDS or name.lower() in _COMMAND_LINES
 
 
 def _chooses(name: str, schema: Any) -> bool:
     """Return whether a parameter chooses the operation, by its name or its values."""
     values = [
-        listed_value for listed_value in _enum_values(schema) if isinstance(listed_value, str)
+        listed_value for listed_value in _iter_enum_values(schema) if isinstance(listed_value, str)
     ]
     if name.lower() in _OPEN_MODES and any(map(_WRITING_MODE.fullmatch, values)):
         return True
-    if _last_word(name) in _OPERATIONS or (_names_command(name) and values):
+    if _find_last_word(name) in _OPERATIONS or (_names_command(name) and values):
         return True
-    return any(_words(value) & _CHANGING for value in values)
+    return any(_split_to_set(value) & _CHANGING for value in values)
 
 
-def _enum_values(schema: Any) -> Iterator[Any]:
+def _iter_enum_values(schema: Any) -> Iterator[Any]:
     """Yield the values that a schema lists for a parameter."""
     if isinstance(schema, dict):
         listed = schema.get("enum")
@@ -298,8 +299,8 @@ def _enum_values(schema: Any) -> Iterator[Any]:
             yield schema["const"]
         for key in ("anyOf", "oneOf", "allOf"):
             for part in schema.get(key) or ():
-                yield from _enum_values(part)
-        yield from _enum_values(schema.get("items"))
+                yield from _iter_enum_values(part)
+        yield from _iter_enum_values(schema.get("items"))
 
 
 def _is_text(schema: Any) -> bool:
@@ -309,11 +310,11 @@ def _is_text(schema: Any) -> bool:
     return schema.get("type") == "string" or all(isinstance(value, str) for value in listed)
 
 
-# --- what a call says -----------------------------------------------------------------------------
+# --- the operation and commands of a call ---------------------------------------------------------
 
 
 def _reads(operation: str) -> bool:
-    """Return whether an operation reads or lists, and names no change."""
+    """Return whether an operation reads or lists, and has no word for a change."""
     words = _split(operation)
     reading = bool(words) and (words[0] in _READING or operation in ("r", "rb", "rt"))
     return reading and not _CHANGING.intersection(words)
@@ -324,7 +325,9 @@ def _asks_for_change(arguments: Mapping[str, Any]) -> bool:
 
     An example is ``"delete": true``.
     """
-    return any(value and _words(key) & _CHANGES_IF_SET for key, value in _iter_items(arguments))
+    return any(
+        value and _split_to_set(key) & _CHANGES_IF_SET for key, value in _iter_items(arguments)
+    )
 
 
 def _iter_items(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -342,8 +345,9 @@ def _iter_items(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _check_command(command: Any, whitelist: Sequence[str]) -> None:
     """Raise ToolError for a command that no entry of the whitelist permits.
 
-    An entry of one word permits the program with any arguments. One of several words permits these
-    words; `*` as the last one stands for any more. Within a word `*` matches anything but `/`.
+    An entry of one word permits the program with any arguments. An entry of several words permits
+    exactly these words; `*` as the last word permits any further ones. Within a word `*` matches
+    any characters except `/`.
     """
     words = command if isinstance(command, list) else [command]
     text = " ".join(word if isinstance(word, str) else repr(word) for word in words)
@@ -398,10 +402,10 @@ def _split(name: str) -> list[str]:
     return [word for word in re.split(r"[^a-z0-9]+", snake_case.lower()) if word]
 
 
-def _words(name: str) -> frozenset[str]:
+def _split_to_set(name: str) -> frozenset[str]:
     return frozenset(_split(name))
 
 
-def _last_word(name: str) -> str:
+def _find_last_word(name: str) -> str:
     words = re.split(r"[^a-z]+", "_".join(_split(name)))
     return words[-1]
