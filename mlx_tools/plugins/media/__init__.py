@@ -1,1 +1,1 @@
-"""Pictures described, speech written down, texts translated."""
+"""Tools to describe pictures, transcribe speech and translate texts."""

@@ -1,7 +1,7 @@
 """``describe_image``, ``transcribe_audio`` and ``translate``.
 
-The first two ask models of their own on this machine, each in a process of its own. The third asks
-the model that called it.
+The first two use other models on this machine, each in a separate process. The third uses the model
+that called it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mlx_tools.toolbox import Bounds, WorkerFailed, open_below, run_in_worker
 from mlx_tools.tools import Tool, ToolError, current_context, load_words
 
 MAX_BYTES: Final = 500_000_000
-"""Bytes of the largest file: an hour of video, or days of speech."""
+"""Bytes of a file: an hour of video, or days of speech."""
 MAX_TOKENS: Final = 1_000
 """Tokens of a description."""
 MAX_SECONDS_OF_SOUND: Final = 4 * 3600
@@ -31,7 +31,7 @@ MAX_SECONDS_OF_SOUND: Final = 4 * 3600
 
 _READ: Final[Effects] = frozenset(("read",))
 _MEMORY_MB: Final = 256_000
-"""Reserved rather than used: a model's weights are mapped into memory."""
+"""Megabytes, most of which are only reserved: a model's weights are mapped into memory."""
 _MARGIN: Final = 0.9
 """The share of a call's time that a model may take."""
 _SECONDS: Final = 600.0
@@ -73,7 +73,7 @@ def transcribe_audio(roots: Sequence[Root]) -> Tool:
 
 
 def translate() -> Tool:
-    """Return the tool. The calling model gets only the task, and may call nothing."""
+    """Return the tool. The model gets only the task, and cannot call tools."""
     words = load_words("translate")
 
     async def run(arguments: Mapping[str, Any]) -> str:
@@ -85,15 +85,15 @@ def translate() -> Tool:
     return Tool(words.spec(_READ), run)
 
 
-def no_vision() -> str | None:
-    """Return why no picture can be described here, or None."""
+def find_vision_obstacle() -> str | None:
+    """Return the reason why pictures cannot be described here, or None."""
     return _find_obstacle(
         "mlx_vlm", "vision", _is_vision_model, "mlx-community/Qwen2.5-VL-3B-Instruct-4bit"
     )
 
 
-def no_speech() -> str | None:
-    """Return why no speech can be transcribed here, or None."""
+def find_speech_obstacle() -> str | None:
+    """Return the reason why speech cannot be transcribed here, or None."""
     if why := _find_obstacle(
         "mlx_whisper", "speech", _is_speech_model, "mlx-community/whisper-large-v3-turbo"
     ):
@@ -110,10 +110,8 @@ def _find_obstacle(package: str, extra: str, fits: Fits, example: str) -> str | 
 
 
 def _find_model(fits: Fits) -> str | None:
-    """Return the most recently fetched model that fits."""
-    from mlx_tools.backends import (
-        list_cached_snapshots,  # only where what asks such models is installed
-    )
+    """Return the most recently downloaded model that fits."""
+    from mlx_tools.backends import list_cached_snapshots  # needed only with the package
 
     folders = [path for _, path in list_cached_snapshots() if fits(path)]
     return str(max(folders, key=lambda path: path.stat().st_mtime)) if folders else None
@@ -140,7 +138,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 async def _ask_media_model(
     roots: Sequence[Root], path: str, work: str, package: str, fits: Fits, request: dict[str, Any]
 ) -> str:
-    """Return what a model says about a file. Raises ToolError."""
+    """Return a model's text about a file. Raises ToolError."""
     model = _find_model(fits)
     if model is None:
         raise ToolError("its model is not here any more", code="disabled")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from mlx_tools.app import ToolRequest, hookimpl
 from mlx_tools.plugins.media.media import (
     describe_image,
-    no_speech,
-    no_vision,
+    find_speech_obstacle,
+    find_vision_obstacle,
     transcribe_audio,
     translate,
 )
@@ -19,6 +19,6 @@ def tools(request: ToolRequest) -> list[Tool]:
     roots, no_files = request.roots, request.no_files
     return [
         translate(),
-        disable_tool(describe_image(roots), lambda: no_files or no_vision()),
-        disable_tool(transcribe_audio(roots), lambda: no_files or no_speech()),
+        disable_tool(describe_image(roots), lambda: no_files or find_vision_obstacle()),
+        disable_tool(transcribe_audio(roots), lambda: no_files or find_speech_obstacle()),
     ]

@@ -1,4 +1,4 @@
-"""The work of the media tools, in a process of its own."""
+"""The part of the media tools that runs in a separate process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def describe(model: str, file: int, question: str, max_tokens: int) -> dict[str,
 
 _HERTZ = 16_000
 _CONTAINERS = "aac,ac3,aiff,asf,caf,flac,matroska,mov,mp3,ogg,wav"
-"""Formats that hold sound, alone or with pictures. None is a playlist, which names other files."""
+"""Formats with sound, with or without pictures. None is a playlist, which names other files."""
 
 
 def transcribe(

@@ -1,8 +1,9 @@
 """OpenTelemetry spans of a run, if the program has loaded ``opentelemetry.trace``.
 
-One span for the run, and below it one for each completion and each call that ran, named as the
-semantic conventions for generative AI say (1.41, still in development). No span holds a text: no
-prompt, answer, argument, output or error message, only names, numbers and codes.
+There is one span for the run, and below it one for each completion and each call that ran. Their
+names are those of the semantic conventions for generative AI (1.41, still in development). Spans
+have no texts, such as prompts, answers, arguments, outputs or error messages. They have only names,
+numbers and codes.
 """
 
 from __future__ import annotations
@@ -31,17 +32,18 @@ _OUTCOMES: Final = {"final_answer": "answered", "paused": "paused", "stopped": "
 
 
 def trace_run(transcript: Sequence[Record]) -> RunObserver | None:
-    """Return an observer that makes spans of a run, None if nobody records spans.
+    """Return an observer that makes spans of a run, None if no spans are recorded.
 
     Args:
         transcript: the records of the session, the header first. It grows as the run goes on.
     """
-    # Not imported here: without a program that records spans it would cost half a start.
+    # Not imported here: without a program that records spans, the import would only cost time, half
+    # as much as a whole start.
     api = sys.modules.get("opentelemetry.trace")
-    return None if api is None else spans_of_run(transcript, api)
+    return None if api is None else make_spans(transcript, api)
 
 
-def spans_of_run(transcript: Sequence[Record], api: Any) -> RunObserver | None:
+def make_spans(transcript: Sequence[Record], api: Any) -> RunObserver | None:
     """Return the spans of a run, None if ``api`` records none.
 
     Args:
@@ -90,7 +92,7 @@ class _Spans:
         )
 
     def tell(self, event: events.Event) -> None:
-        """Open and close spans as things happen."""
+        """Open or close the span of an event."""
         match event:
             case events.TurnStarted():
                 header = self._header
@@ -129,12 +131,12 @@ class _Spans:
         run = self._records[self._start :]
         usage = total_usage([record.usage for record in run if isinstance(record, asked)])
         outcome = _OUTCOMES.get(last.type, "unfinished")
-        self._run.set_attributes(_usage(usage) | {"mlx_tools.transcript.outcome": outcome})
+        self._run.set_attributes(_make_usage(usage) | {"mlx_tools.transcript.outcome": outcome})
         self._close(self._run, code)
 
     def _end_completion(self, event: events.TurnEnded) -> None:
         span, self._completion = self._completion, None
-        span.set_attributes(_usage(event.usage))
+        span.set_attributes(_make_usage(event.usage))
         record = self._records[-1]
         if isinstance(record, CompletionRecord):
             if record.finish_reason is not None:
@@ -146,8 +148,8 @@ class _Spans:
     def _end_call(self, event: events.ToolEnded) -> None:
         span = self._calls.pop(event.call, None)
         code = event.error.code if event.error is not None else None
-        if span is None:  # it never ran
-            # A name that no tool has is text that the model wrote.
+        if span is None:  # the call never ran
+            # The name of an unknown tool is a text of the model, which spans must not have.
             name = event.name if code != "unknown_tool" else None
             values = {"error.type": code, "gen_ai.tool.name": name}
             self._run.add_event("mlx_tools.call_refused", _drop_unknown(values))
@@ -167,7 +169,7 @@ def _drop_unknown(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def _make_usage(usage: Usage) -> dict[str, Any]:
     values = {
         "gen_ai.usage.input_tokens": usage.prompt_tokens,
         "gen_ai.usage.output_tokens": usage.completion_tokens,

@@ -1,1 +1,1 @@
-"""Pages of the web, and searches."""
+"""Tools to read web pages and to search the web."""

@@ -1,4 +1,4 @@
-"""The work of ``web_search``, in a process of its own."""
+"""The part of ``web_search`` that runs in a separate process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def search(query: str, engine: str, max_results: int, seconds: float) -> dict[st
     from ddgs.engines import ENGINES
     from ddgs.exceptions import DDGSException
 
-    if engine not in ENGINES.get("text", {}):  # else all engines would be asked
+    if engine not in ENGINES.get("text", {}):  # an unknown name would mean all engines
         raise Problem(f"the installed ddgs knows no engine {engine}")
     try:
         with DDGS(timeout=max(1, int(seconds))) as client:

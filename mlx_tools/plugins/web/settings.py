@@ -7,7 +7,7 @@ from mlx_tools.backends import parse_address
 from mlx_tools.errors import UsageError
 
 
-def _local_hosts(value: Any) -> None:
+def _check_local_hosts(value: Any) -> None:
     from mlx_tools.toolbox import UrlRefused, read_local
 
     try:
@@ -25,7 +25,7 @@ class WebSettings(Section, frozen=True):
             "Hosts of this machine or its network that fetch_url may ask besides, each with its "
             "port",
             allowed="a list of hosts, each with its port, such as localhost:8080",
-            test=_local_hosts,
+            test=_check_local_hosts,
         ),
     ] = ()
     searxng: Annotated[

@@ -37,18 +37,18 @@ EFFECTS: Final[Effects] = frozenset(("read", "network"))
 DEFAULT_RESULTS: Final = 5
 
 _MARGIN: Final = 0.9
-"""The share of a call's time that fetching may take, so the tool's own error gets through."""
+"""The share of a call's time that a fetch may take. The rest is for the tool's own error."""
 
 _SECONDS: Final = 20.0
-"""The time for a page or a search of a call that has no limit of its own."""
+"""Seconds for a page or a search if the call has no time limit."""
 
 ENGINES: Final = ("duckduckgo", "brave", "mojeek")
-"""The engines that are asked in turn, by their names in the package ``ddgs``."""
+"""The search engines in the order of their use, by their names in the package ``ddgs``."""
 
 
 @contextlib.asynccontextmanager
 async def _limit_time(tool: str, action: str, seconds: float | None) -> AsyncIterator[float]:
-    """Yield the seconds that the call has, at most ``seconds`` unless it is None.
+    """Yield the seconds that the call has, at most ``seconds`` if that is not None.
 
     Policies deny calls to the network in local-only mode; this check is for callers without one.
 
@@ -72,8 +72,8 @@ def fetch_url(fetcher: Fetcher | None = None, seconds: float | None = None) -> T
 
     Args:
         fetcher: fetches pages.
-        seconds: the most time for a page, with redirects and reading its HTML; None for what the
-            call has.
+        seconds: the time limit for a page, including redirects and its HTML. None for the limit of
+            the call.
     """
     words = load_words("fetch_url")
     page_fetcher = fetcher or Fetcher()
@@ -94,12 +94,12 @@ def fetch_url(fetcher: Fetcher | None = None, seconds: float | None = None) -> T
 def make_search(searxng: str | None = None, local: Collection[str] = ()) -> Tool:
     """Return ``web_search`` with a SearXNG, or with search engines.
 
-    It is disabled if engines cannot be asked.
+    It is disabled if search engines cannot be used.
 
     Args:
         searxng: the address of a SearXNG, None for search engines.
-        local: hosts of this machine or its network whose pages the SearXNG may find, as
-            `read_local` writes them. A search engine's results never lead there.
+        local: hosts of this machine or its network whose pages the SearXNG may find, in the form of
+            `read_local`. A search engine's results never lead there.
     """
     if searxng is not None:
         return web_search(functools.partial(ask_searxng, searxng), local=local)
@@ -112,9 +112,9 @@ def web_search(search: Search, seconds: float | None = None, local: Collection[s
     """Return the tool.
 
     Args:
-        search: asks for a query.
-        seconds: the most time for a search, None for what the call has.
-        local: hosts of this machine or its network that results may be on.
+        search: searches for a query.
+        seconds: the time limit for a search. None for the limit of the call.
+        local: hosts of this machine or its network that results may lead to.
     """
     words = load_words("web_search")
 
@@ -136,12 +136,12 @@ MAX_TITLE: Final = 200
 MAX_SNIPPET: Final = 500
 
 _WORK: Final = "plugins.web.engines.search"
-"""The function that asks an engine, in a process of its own."""
+"""The function that uses an engine, in a separate process."""
 _CPU_SECONDS: Final = 10
 _MEMORY_MB: Final = 4000
-"""Reserved rather than used: the library starts threads."""
+"""Megabytes, most of which are only reserved, because the library starts threads."""
 _ENGINE_SECONDS: Final = 8.0
-"""Seconds for one engine, so that another can still be asked."""
+"""Seconds for one engine, so that there is time for another one."""
 _MAX_ANSWER: Final = 5_000_000
 _NO_JSON: Final = "the SearXNG does not answer in JSON: add json to search.formats in settings.yml"
 _SLOW: Final = "too slow"
@@ -156,12 +156,12 @@ _FAULTS: Final = {
 
 
 Search = Callable[[str, int, float], Awaitable[Iterable[Mapping[str, Any]]]]
-"""Asks for a query: at most so many hits, within so many seconds. Each hit has ``url``, ``title``
-and ``text``. Raises ToolError."""
+"""Searches for a query, with a maximum of hits and of seconds. Each hit has ``url``, ``title`` and
+``text``. Raises ToolError."""
 
 
 def find_missing_package() -> str | None:
-    """Return why there can be no search here, or None."""
+    """Return the reason why search engines cannot be used here, or None."""
     with contextlib.suppress(ImportError, ValueError):
         if importlib.util.find_spec("ddgs") is not None:
             return None
@@ -176,12 +176,12 @@ async def ask_engines(
 ) -> list[Mapping[str, Any]]:
     """Return the hits of the first engine that has any.
 
-    Each is asked with the package ``ddgs`` in a process of its own. An engine sees the query only
+    Each is used through the package ``ddgs`` in a separate process. An engine gets the query only
     if those before it found nothing or failed.
     """
     share = min(seconds / len(engines), _ENGINE_SECONDS)
     bounds = Bounds(share, _CPU_SECONDS, _MEMORY_MB, max_output_bytes=1_000_000)
-    faults: dict[str, list[str]] = {}  # engines by what was wrong with them
+    faults: dict[str, list[str]] = {}  # the engines of each fault
     for engine in engines:
         question = {"query": query, "engine": engine, "max_results": max_results, "seconds": share}
         try:
@@ -237,9 +237,9 @@ async def ask_searxng(
 def make_sources(
     results: Iterable[Mapping[str, Any]], max_results: int, local: Collection[str] = ()
 ) -> tuple[Source, ...]:
-    """Return the results of a search that may be shown, each once and shortened.
+    """Return the allowed results of a search, without duplicates and shortened.
 
-    These are pages on the web and on ``local`` hosts.
+    Allowed are pages on the internet and on ``local`` hosts.
     """
     sources: dict[str, Source] = {}
     for result in results:
