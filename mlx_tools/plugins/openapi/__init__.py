@@ -1,1 +1,1 @@
-"""Operations of HTTP interfaces as tools, as an OpenAPI document describes them."""
+"""Operations of HTTP interfaces as tools, from their OpenAPI documents."""

@@ -1,8 +1,8 @@
-"""Addresses of operations: an agreed server and a path, joined and read again.
+"""Addresses of operations, which are joined from an agreed server and a path.
 
-Joined text may name another host: `https://zoo.test` and `@evil.test/x`. So a server has one plain
-form, and a path begins with `/`. The joined address is read again, by the library that sends the
-request, before a secret goes along.
+A joined text may name another host, such as `https://zoo.test` and `@evil.test/x`. So a server must
+have one plain form, and a path must begin with `/`. Before a secret is added, the library that
+sends the request parses the joined address again.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _SERVER: Final = re.compile(
     r"(?P<path>/[^\s?#\\@]*)?",
     re.IGNORECASE | re.ASCII,
 )
-"""A scheme, a host of ASCII letters, a port, a path. No user and no query, and nothing that one
-program reads as a part of the host and another does not."""
+"""A scheme, a host of ASCII letters, a port, a path. There is no user, no query, and no character
+that only some programs read as a part of the host."""
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 """The name of a header (RFC 9110)."""
 
 _RESERVED: Final = frozenset(
     (
-        # what a request is, where it ends and who it is for
+        # headers with the kind, the length or the target of a request
         *("connection", "content-encoding", "content-length", "content-range", "cookie", "cookie2"),
         *("expect", "forwarded", "host", "http2-settings", "keep-alive", "max-forwards", "te"),
         *("trailer", "transfer-encoding", "upgrade", "via"),
-        # what makes another request of it at some servers
+        # headers that change the request at some servers
         *("x-http-method", "x-http-method-override", "x-method-override", "x-original-url"),
         *("x-rewrite-url", "x-real-ip"),
     )
@@ -40,14 +40,14 @@ _RESERVED_BEGINNINGS: Final = ("proxy-", "sec-", "x-forwarded-")
 
 
 def is_reserved(header: str) -> bool:
-    """Return whether a header may be filled by no argument and no secret, or is none."""
-    name = header.lower().replace("_", "-")  # some servers take both for the same
+    """Return whether a header is invalid, or must not come from arguments or secrets."""
+    name = header.lower().replace("_", "-")  # some servers treat both in the same way
     reserved = name in _RESERVED or name.startswith(_RESERVED_BEGINNINGS)
     return reserved or not _TOKEN.fullmatch(header)
 
 
 def find_server_fault(server: str) -> str:
-    """Return why an address cannot be a server's, in words; empty if it can."""
+    """Return the fault of a server's address, empty if there is none."""
     match = _SERVER.fullmatch(server)
     if match is None:
         return "it is not plainly SCHEME://HOST:PORT/PATH, in ASCII, with http or https"
@@ -59,7 +59,7 @@ PATH_PARTS: Final = re.compile(r"\{([^{}]*)\}")
 
 
 def find_path_fault(path: str) -> str:
-    """Return why a path cannot be an operation's, in words; empty if it can."""
+    """Return the fault of an operation's path, empty if there is none."""
     if not path.startswith("/"):
         return "its path does not begin with /"
     if not path.isprintable() or {" ", "\\", "#"} & set(path):
@@ -71,7 +71,7 @@ def join_url(server: str, path: str) -> str:
     """Return the address of an operation.
 
     Raises:
-        ValueError: it would be on another server.
+        ValueError: the address is on another server.
     """
     import httpx
 
@@ -91,6 +91,6 @@ def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
 
 
 def _find_dots(path: str) -> str:
-    """Return the fault of a path that goes up in any spelling; empty if it does not."""
+    """Return the fault of a path with ``.`` or ``..`` in any spelling, or ""."""
     names = unquote(unquote(path)).replace("\\", "/").split("/")
     return "its path goes up, with . or .." if {".", ".."}.intersection(names) else ""

@@ -1,6 +1,6 @@
-"""`mlx-tools tools bind`: operations of an HTTP interface become tools.
+"""`mlx-tools tools bind`: adds operations of an HTTP interface as tools.
 
-They are those of the document that a person agreed to.
+The operations are those of a document that a person agreed to.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def bind(
     candidates = list(parsed.operations())
     if not candidates:
         raise UsageError(f"{location} has no operations", hint="give another document")
-    # Of what was agreed to before, an operation may be gone: the changes show that.
+    # The patterns are for the present operations. The changes show operations that are gone.
     _refuse_unmatched(operations or (), candidates)
     selected = _select_operations(candidates, patterns)
     if not selected:
@@ -144,14 +144,14 @@ def _bytes(place: str) -> bytes:
                     raise UsageError(f"{place}: larger than {MAX_BYTES >> 20} MB")
             return bytes(data)
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-        # a UnicodeError: no name of a host has such parts
+        # a UnicodeError if the host's name is not valid
         raise UsageError(f"{place}: {error}") from None
 
 
 def _place(
     document: OpenApiDocument, old_source: BoundSource | None, server: str, secrets: Sequence[str]
 ) -> dict[str, Any]:
-    """Return where the operations are called, and with which secrets."""
+    """Return the servers of the operations, and the places of their secrets."""
     is_file = re.match(r"https?://", document.place) is None
     place = str(Path(document.place).absolute()) if is_file else document.place
     url = (
@@ -218,7 +218,7 @@ def _describe_source(source: BoundSource, candidates: Operations) -> Iterator[Te
         yield TextLine(f"! These are {len(servers)} servers{secret}", "yellow")
     effects = Counter("write" if "write" in tool.effects else "read" for tool in source.tools)
     yield TextLine(f"{effects['read']} that read, {effects['write']} that may write")
-    for tool in source.tools:  # all of them, since the person agrees to each
+    for tool in source.tools:  # all are shown, because the person agrees to each
         line = tool.description.partition("\n")[0]
         kind = "writes" if "write" in tool.effects else "reads"
         yield TextLine(f"{kind}  {escape_name(source.tool_name(tool.name))}")

@@ -1,8 +1,8 @@
 """An OpenAPI document (3.0 and 3.1): its operations as bound tools.
 
-A tool's arguments are the operation's parameters by their names, and ``body`` if it has one. A
-schema's references are copied to ``$defs``, so what was agreed to is complete. What 3.0 writes
-differently from JSON Schema 2020-12 is converted. Nothing here uses the network.
+A tool's arguments are the operation's parameters by their names, and ``body`` if it has one. The
+targets of a schema's references are copied to ``$defs``, so that a person agrees to the complete
+schema. Schemas of 3.0 are converted to JSON Schema 2020-12. Nothing here uses the network.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ JSON: Final = re.compile(r"application/(?:[\w.+-]+\+)?json", re.IGNORECASE)
 FORM: Final = "application/x-www-form-urlencoded"
 BODY: Final = "body"
 MAX_DESCRIPTION_CHARS: Final = 2000
-"""Characters of an operation's description; longer ones would fill the prompt."""
+"""Characters of an operation's description. Longer ones would fill the prompt."""
 MAX_YAML_BYTES: Final = 10_000_000
-"""Bytes of a document in YAML: it is read in Python, at five seconds a megabyte. JSON is quick."""
+"""Bytes of a document in YAML, which is parsed in Python and takes five seconds for a megabyte."""
 MAX_DEFINITIONS: Final = 500
-"""Definitions that one operation may bring along."""
+"""Definitions that the schemas of one operation may have."""
 
 _NOT_SENT: Final = frozenset(("accept", "content-type", "authorization"))
-"""Header parameters that OpenAPI says to ignore."""
+"""Header parameters that are ignored, as OpenAPI requires."""
 _STYLES: Final = {"path": "simple", "query": "form", "header": "simple", "cookie": "form"}
 _NO_SCHEMA: Final = frozenset(("discriminator", "example", "externalDocs", "xml", "nullable"))
 """Keywords that only OpenAPI has."""
 
 
 _SECURITY_KEYS: Final = ("type", "in", "name", "scheme")
-"""The keys of a security scheme that say how a secret is sent."""
+"""The keys of a security scheme that describe how a secret is sent."""
 
 
 _DOCUMENT_ERRORS: Final = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
@@ -61,7 +61,7 @@ class OperationRefused(ToolDefinitionError):
 
 
 class OpenApiDocument(Struct, frozen=True):
-    """A document as it was read."""
+    """The content of a document."""
 
     place: str
     """The file or URL that it came from."""
@@ -79,7 +79,7 @@ class OpenApiDocument(Struct, frozen=True):
         return str(self._root_object("info").get("title", ""))
 
     def operations(self) -> Iterator[tuple[str, BoundTool | OperationRefused]]:
-        """Yield each operation's name, and its tool or why it cannot be one.
+        """Yield each operation's name, and its tool or the reason why there is none.
 
         The name is its ``operationId``, or method and path.
         """
@@ -115,7 +115,7 @@ class OpenApiDocument(Struct, frozen=True):
 
     @property
     def server(self) -> str:
-        """The address of the first server with a complete one, else empty."""
+        """The first complete address of a server, or an empty text."""
         try:
             return next(iter(self._read_servers(self.value.get("servers"))), "")
         except _DOCUMENT_ERRORS:
@@ -137,8 +137,9 @@ class OpenApiDocument(Struct, frozen=True):
         return value if isinstance(value, Mapping) else {}
 
     def _follow(self, value: Any) -> Any:
-        """Return what a reference object refers to."""
-        # References to references: documents have one or two, and a circle must end.
+        """Return the target of a reference object."""
+        # A reference may lead to another one. Documents have one or two in a row, and a circle must
+        # end.
         for _ in range(10):
             if not isinstance(value, Mapping) or not isinstance(value.get("$ref"), str):
                 return value
@@ -166,7 +167,7 @@ class OpenApiDocument(Struct, frozen=True):
             if _is_not_sent(parameter["in"], parameter["name"]):
                 continue
             if (parameter["in"], parameter["name"].lower()) in proofs:
-                continue  # its secret stands there
+                continue  # this place is for the secret
             argument = parameter["name"]
             if argument in properties or argument == BODY:
                 argument = f"{argument}_{parameter['in']}"
@@ -177,7 +178,7 @@ class OpenApiDocument(Struct, frozen=True):
             places.append({"argument": argument, **sent})
         described = {place["name"] for place in places if place["in"] == "path"}
         if missing := [part for part in PATH_PARTS.findall(path) if part not in described]:
-            # Sent without it the request would go to another place, such as to all items.
+            # Without it the request would go to another address, such as that of all items.
             raise OperationRefused(f"no parameter fills {{{missing[0]}}} of its path")
         location: dict[str, Any] = {"method": method.upper(), "path": path, "parameters": places}
         body = self._follow(operation.get("requestBody"))
@@ -233,7 +234,7 @@ class OpenApiDocument(Struct, frozen=True):
         yield from parameters.values()
 
     def _read_body(self, body: Mapping[str, Any]) -> tuple[str, Any]:
-        """Return the media type and the schema of a request's body; JSON before a form."""
+        """Return the media type and schema of a request's body, JSON before a form."""
         entries = body.get("content", {}).items()
         content = {media: value for media, value in entries if isinstance(value, Mapping)}
         for pattern in (JSON, re.compile(re.escape(FORM), re.IGNORECASE)):
@@ -243,7 +244,7 @@ class OpenApiDocument(Struct, frozen=True):
         raise OperationRefused(f"its body is {', '.join(content) or 'nothing known'}, not JSON")
 
     def _read_servers(self, servers: Any) -> list[str]:
-        """Return the addresses of servers that are complete."""
+        """Return the complete addresses of servers."""
         addresses = []
         for server in servers or ():
             url = str(server.get("url", ""))
@@ -272,7 +273,7 @@ class OpenApiDocument(Struct, frozen=True):
 
 
 def _is_not_sent(place: str, name: str) -> bool:
-    """Return whether a header is no parameter, whatever the document says."""
+    """Return whether a declared parameter is ignored, because it is a certain header."""
     return place == "header" and (name.lower() in _NOT_SENT or is_reserved(name))
 
 
@@ -321,7 +322,7 @@ class _Schemas:
         reference = node.get("$ref")
         foreign = {key for key in node if key in _NO_SCHEMA or key.startswith("x-")}
         if self._older and isinstance(reference, str):
-            foreign = {*node}  # what stands beside it means nothing there
+            foreign = {*node}  # in 3.0 other keys besides a reference have no meaning
         for key in foreign:
             del node[key]
         if isinstance(reference, str):
@@ -361,7 +362,7 @@ class _Schemas:
 
 
 def _modernise(schema: dict[str, Any], *, nullable: bool) -> None:
-    """Convert what OpenAPI 3.0 writes differently from JSON Schema 2020-12."""
+    """Convert keywords of OpenAPI 3.0 that differ in JSON Schema 2020-12."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if isinstance(schema.get(exclusive), bool) and schema.pop(exclusive) and bound in schema:
             schema[exclusive] = schema.pop(bound)
@@ -371,7 +372,7 @@ def _modernise(schema: dict[str, Any], *, nullable: bool) -> None:
             schema["enum"] = [*schema["enum"], None]
     choices = ("allOf", "anyOf", "oneOf")
     parts = {key: schema.pop(key) for key in choices if nullable and key in schema}
-    if parts:  # strictly it says nothing there; whoever writes it means it
+    if parts:  # strictly it has no meaning there, but authors mean it
         schema["anyOf"] = [parts, {"type": "null"}]
 
 
@@ -379,7 +380,7 @@ def read_document(data: bytes, place: str) -> OpenApiDocument:
     """Read a document in JSON or YAML.
 
     Raises:
-        UsageError: it is anything else.
+        UsageError: it is no OpenAPI document in JSON or YAML.
     """
     try:
         text = data.decode("utf-8-sig")
@@ -400,7 +401,7 @@ def read_document(data: bytes, place: str) -> OpenApiDocument:
 
 
 _NOT_JSON: Final = frozenset(("timestamp", "bool"))
-"""Types of YAML 1.1 that JSON lacks or writes differently: dates, and ``no`` for false."""
+"""Types of YAML 1.1 that differ from JSON: dates, and ``no`` for false."""
 
 
 def _load_yaml(text: str, place: str) -> Any:
@@ -412,9 +413,9 @@ def _load_yaml(text: str, place: str) -> Any:
         ) from None
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        """YAML as OpenAPI means it: only JSON values, no aliases, no dates.
+        """The YAML that OpenAPI allows: only JSON values, no aliases, no dates.
 
-        A few lines with aliases can stand for gigabytes.
+        A few lines with aliases could mean gigabytes.
         """
 
         def compose_node(self, parent: Any, index: Any) -> Any:
@@ -429,13 +430,13 @@ def _load_yaml(text: str, place: str) -> Any:
     words = re.compile(r"true|True|TRUE|false|False|FALSE")
     Loader.add_implicit_resolver("tag:yaml.org,2002:bool", words, list("tTfF"))
     try:
-        return yaml.load(text, Loader=Loader)  # noqa: S506 (made of the safe one)
+        return yaml.load(text, Loader=Loader)  # noqa: S506 (a subclass of the safe loader)
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
 
 
 def with_effects(tool: BoundTool, writes: bool) -> BoundTool:
-    """Return the tool, as one that also writes if ``writes``.
+    """Return the tool, with the effect to write if ``writes`` is True.
 
     An effect is never removed.
     """

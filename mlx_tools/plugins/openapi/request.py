@@ -1,8 +1,8 @@
 """Calls of bound operations: one request each, to the server that was agreed to.
 
-The named secrets go there and nowhere else. No redirect is followed, and no proxy or ``.netrc`` of
-the environment is used. A secret is looked up when a call needs it; it is in no file of ours, in no
-preview and in no result.
+The named secrets are sent only there. Redirects are not followed, and the environment's proxies and
+``.netrc`` are not used. A secret is read when a call needs it. It is never in a file of ours, in a
+preview or in a result.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 PLACE_FORM: Final = "SCHEME=env:VARIABLE or SCHEME=keychain:SERVICE/USER"
 MAX_ANSWER_BYTES: Final = 2_000_000
-"""Bytes of the largest answer; far more than a model can see."""
+"""Bytes of an answer: far more than a model can see."""
 _MAX_ERROR_CHARS: Final = 2000
 """Characters of a server's error text in our error."""
 _PASSING_STATUSES: Final = frozenset((429, 502, 503, 504))
-"""Statuses after which the same request may succeed a moment later."""
+"""Statuses after which the same request may soon succeed."""
 _SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|"}
 _MIN_SECRET_CHARS: Final = 4
-"""Characters of the shortest secret that is removed from answers: a shorter one is part of any
-text."""
+"""The minimum of characters of secrets that are removed from answers. A shorter one occurs in many
+texts."""
 
 
 def parse_secret(text: str) -> tuple[str, str]:
@@ -81,7 +81,7 @@ def make_operation(
                     request.url,
                     headers=request.headers,
                     content=request.content,
-                    timeout=None,  # the call's own limit holds
+                    timeout=None,  # the call has its own limit
                 ) as response,
             ):
                 data = await _read_body(response)
@@ -99,7 +99,7 @@ def make_operation(
         sent = f"{request.method} {request.url}"
         if request.content is not None:
             sent += f"\n\n{request.content.decode()}"
-        return Preview(sent, "")  # what a call would send, without secrets
+        return Preview(sent, "")  # the request that would be sent, without secrets
 
     return source.tool(tool, run, preview=preview)
 
@@ -109,10 +109,10 @@ async def _find_secrets(
 ) -> list[tuple[Mapping[str, Any], str]]:
     """Return the schemes by which this call authenticates, with their secrets.
 
-    It is the first way that the operation accepts and whose secrets were named.
+    The operation may accept several ways. The first one whose secrets were named is used.
 
     Raises:
-        ToolError: there is none.
+        ToolError: there is no such way.
     """
     places_by_scheme, ways = source.location.get("secrets", {}), tool.location.get("security", ())
     for way in sorted(ways, key=len, reverse=True):
@@ -159,7 +159,7 @@ def _read_keychain(service: str, user: str) -> str:
 
 
 class _Request:
-    """A request as it will be sent.
+    """A request, ready to be sent.
 
     Raises:
         ToolError: the arguments cannot be sent.
@@ -200,7 +200,7 @@ class _Request:
 
     @property
     def is_private(self) -> bool:
-        """True if nobody between here and the server can read along."""
+        """True if nobody between here and the server can read the request."""
         parts = urlsplit(self._base)
         return parts.scheme == "https" or is_local(parts.hostname)
 
@@ -269,7 +269,7 @@ def _format_simple(value: Any, *, explode: bool) -> str:
 
 
 def _format_form(name: str, value: Any, place: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield a parameter of the query, as its style says."""
+    """Yield the pairs of a parameter of the query, by its style."""
     if place["json"]:
         yield name, json.dumps(value)
     elif isinstance(value, Mapping) and place["style"] == "deepObject":
@@ -310,7 +310,7 @@ async def _read_body(response: httpx.Response) -> bytes:
 def _read_answer(
     response: httpx.Response, data: bytes, secrets: list[tuple[Mapping[str, Any], str]]
 ) -> dict[str, Any]:
-    """Return what a model is shown of an answer.
+    """Return the result of a call for the model.
 
     Raises:
         ToolError: the answer reports a failure.
@@ -323,7 +323,8 @@ def _read_answer(
     hidden = _list_forms(secrets)
     body = _hide_secrets(text, hidden)
     if JSON.fullmatch(media):
-        with contextlib.suppress(ValueError, RecursionError):  # none, or too deep: it is a text
+        # an answer that is not JSON, or is nested too deeply, is shown as text
+        with contextlib.suppress(ValueError, RecursionError):
             body = _hide_secrets(json.loads(text), hidden)
     if 300 <= status < 400:
         raise ToolError(
@@ -340,7 +341,7 @@ def _read_answer(
 
 
 def _list_forms(secrets: list[tuple[Mapping[str, Any], str]]) -> list[str]:
-    """Return the secrets of a call as a server may send them back.
+    """Return the forms in which a server may send back the secrets of a call.
 
     These are the plain form, the form in an address, and base64.
     """

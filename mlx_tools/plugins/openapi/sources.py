@@ -10,7 +10,7 @@ from mlx_tools.tools import BoundSource, BoundSources, BoundTool, Tool
 
 @hookimpl
 def sources(sources: BoundSources, roots: Sequence[str]) -> Mapping[str, SourceMaker]:
-    """Return what makes the tools of operations."""
+    """Return the maker of the tools of operations."""
 
     def make(source: BoundSource, tool: BoundTool) -> Tool:
         from mlx_tools.plugins.openapi.request import make_operation
