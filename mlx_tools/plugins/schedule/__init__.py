@@ -1,4 +1,4 @@
-"""Tasks for later, once or again and again."""
+"""Tasks for later, which run once or repeatedly."""
 
 from __future__ import annotations
 

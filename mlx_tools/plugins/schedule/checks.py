@@ -1,4 +1,4 @@
-"""The check of this plugin: the start of ``schedule run`` at log-in."""
+"""The check of this plugin: the automatic start of ``schedule run``."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 
 @hookimpl
 def checks(configuration: Configuration) -> list[Check]:
-    """Return the check of the start at log-in, none if it was not asked for."""
+    """Return the check of the automatic start, if it is installed."""
     return check_autostart(Autostart(name="schedule", interval=5))

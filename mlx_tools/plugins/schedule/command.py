@@ -1,7 +1,4 @@
-"""`mlx-tools schedule`.
-
-Tasks for later: list, add and remove them, run them, have them run.
-"""
+"""`mlx-tools schedule`: lists, adds, removes and runs tasks for later."""
 
 from __future__ import annotations
 
@@ -68,13 +65,13 @@ def job_ids() -> list[str]:
 
 
 _EXIT_CODES: Final = (EXIT_OK, EXIT_PAUSED, EXIT_STOPPED, EXIT_USAGE, EXIT_BACKEND)
-"""Exit codes of runs; of several, the last in this order is the command's."""
+"""Exit codes of runs. With several runs, the last one in this order is the command's."""
 
 _MAX_TASK_CHARS: Final = 60
 """Characters of a task in a list."""
 _RUN: Final = "mlx-tools schedule run"
 _INTERVAL_MINUTES: Final = 5
-"""Minutes between two checks of an installed schedule. A choice: a job begins at most this late."""
+"""Minutes between two starts of an installed schedule. A choice: no job starts later than this."""
 
 
 JobId = Annotated[
@@ -84,7 +81,7 @@ JobId = Annotated[
 
 @app.command(name="list")
 def list_jobs(as_lines: options.AsJsonLines = False) -> None:
-    """List the jobs, those that are due next first, and what came of them."""
+    """List the jobs, those that are due next first, and their last runs."""
     sessions = open_user_store()
     store = job_store(sessions)
     settle(store, partial(look, sessions))
@@ -119,9 +116,9 @@ def add(
     *,
     options_given: options.Options,
 ) -> None:
-    """Add a task that the model is given at a time, or again and again."""
+    """Add a task that the model gets at a time, once or repeatedly."""
     configuration = options.load(options_given)
-    build_registry(configuration)  # a name that no tool has must not wait until the job runs
+    build_registry(configuration)  # a wrong name of a tool must be reported now
     zone = find_zone(timezone).key if timezone is not None else find_local_zone()
     store = job_store(open_user_store())
     job = store.add(
@@ -174,8 +171,8 @@ def run(
         complain(f"{error.message}; it is tried again", kind="warning")
 
     # SIGTERM, which the system sends when it shuts down, ends a run like Ctrl-C. A program in the
-    # background of a script starts with Ctrl-C ignored, and asyncio cancels tasks only through
-    # Python's own handler: so that is set here.
+    # background of a script ignores Ctrl-C at its start, and asyncio cancels tasks only through
+    # Python's own handler, so that is set here.
     sigterm = inputs.handle_signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     sigint = inputs.handle_signal(signal.SIGINT, signal.default_int_handler)
     with sigterm, sigint, _runner() as runner:
@@ -209,7 +206,7 @@ def _runner() -> Runner:
 
 @app.command()
 def install(yes: options.Yes = False) -> int:
-    """Run the jobs in time from now on: shows what starts them, asks, and writes it."""
+    """Run the jobs in time from now on: shows the files for this, asks, writes them."""
     command = [*program(), "schedule", "run"]
     autostart = _autostart()
     for place, text in autostart.texts(command).items():
@@ -227,7 +224,7 @@ def install(yes: options.Yes = False) -> int:
 
 @app.command()
 def uninstall() -> int:
-    """Stop what was installed; the jobs stay."""
+    """Stop the automatic start; the jobs stay."""
     return tell_left(_autostart().uninstall())
 
 
@@ -258,7 +255,7 @@ def _tell(finished: FinishedRun, *, as_lines: bool) -> None:
 
 
 def _print(job_listing: JobListing) -> None:
-    """Print a job for a person: a line, and another about its last run."""
+    """Print a job for a person: one line, and another one about its last run."""
     job = job_listing.job
     if job is None:
         problem = "it was changed, or this version does not know what it says"
@@ -290,13 +287,13 @@ def _local(job: Job, due: datetime | None) -> str:
     return f"{due.astimezone(find_zone(job.when.zone)):%Y-%m-%d %H:%M} {job.when.zone}"
 
 
-# --- running a job: as `ask` would run its task, under the policy that it was made with ---------
+# --- running a job, in the same way as `ask`, under the job's own policy ------------------------
 
 
 async def run_job(job: Job, on_start: Callable[[str], None]) -> RunEnd:
-    """Give the model a job's task, in a session of its own.
+    """Give the model a job's task, in a separate session.
 
-    Nobody is asked: a call that needs an approval pauses the run.
+    A call that needs an approval pauses the run.
 
     Raises:
         UsageError: the job has a setting that this version does not have.
@@ -307,7 +304,7 @@ async def run_job(job: Job, on_start: Callable[[str], None]) -> RunEnd:
             raise UsageError(f"this version has no setting {key}", hint="make the job anew")
     options_of_run: dict[str, Any] = {**known_options, "tools.roots": list(job.roots)}
     if any(part.local_only for part in Policy.from_json(job.policy).parts):
-        options_of_run["policy.local_only"] = True  # it also limits where the model is
+        options_of_run["policy.local_only"] = True  # it also applies to the model's server
     run = options.run_options(options_of_run, job.tool_choice, ",".join(job.require_tools))
     configuration = run.configuration
     registry, policy = (
@@ -331,7 +328,7 @@ def look(store: SessionStore, session: str) -> RunInspection:
     """Return the state of a run's session, by its transcript.
 
     Raises:
-        StorageError: the sessions cannot be read just now.
+        StorageError: the sessions cannot be read at the moment.
     """
     if store.size(session) < 0:
         return RunInspection(state="missing")

@@ -2,7 +2,7 @@
 
 Times are seconds since 1970. A run is claimed in one transaction that also plans the job's next
 time. So two runners never take the same run, and no time is run twice. A job is sealed with a key
-that is kept outside the tables. A job that somebody else wrote or widened is shown as damaged and
+that is stored outside the tables. A job that was changed without the key is shown as damaged, and
 never runs.
 """
 
@@ -36,10 +36,10 @@ RunStatus = (
 ``abandoned``: its session waited, and was removed."""
 
 UNFINISHED: Final = ("running", "paused", "in_doubt")
-"""Statuses of unfinished runs. Until they end, their job does not run again."""
+"""Statuses of unfinished runs. The job does not run again before they end."""
 
 GRACE: Final = timedelta(minutes=15)
-"""The delay after which a time counts as missed: a laptop that wakes up runs its jobs within
+"""The delay after which a time counts as missed. A laptop that wakes up runs its jobs within
 minutes."""
 
 JobState = Literal["scheduled", "running", "paused", "in_doubt", "done", "damaged"]
@@ -49,16 +49,16 @@ MAX_TASK_CHARS: Final = 10_000
 
 
 class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A task, its schedule, and everything that it may do."""
+    """A task, its schedule, and its rights."""
 
     task: str
     schedule_text: str = msgspec.field(name="said")
-    """The schedule in the words it was made with."""
+    """The schedule in the user's words."""
     when: Schedule
     policy: Mapping[str, Any] = {}
-    """The policy that it was made under."""
+    """The policy of the session or command that made it."""
     configured_policy: Mapping[str, Any] = msgspec.field(name="standing", default={})
-    """The policy that was configured for all sessions at that time; empty if it is ``policy``."""
+    """The policy configured for all sessions at that time. Empty if equal to ``policy``."""
     roots: tuple[str, ...] = ()
     """The folders of its run."""
     options: Mapping[str, str] = {}
@@ -83,9 +83,9 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Policy.from_json(self.configured_policy or self.policy)
 
     def policy_today(self, configured_policy: Policy) -> Policy:
-        """Return the policy under which it runs, never more than it was made with.
+        """Return the policy for a run today, which never allows more than its own.
 
-        It is its own one, narrowed by today's configured policy if that has changed since.
+        It is its own policy, narrowed by today's configured policy if that has changed since.
         """
         own_policy = Policy.from_json(self.policy)
         old_configured = (
@@ -98,7 +98,7 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         )
 
     def definition(self) -> str:
-        """Return the job as one text that is always the same."""
+        """Return the job as a text, which is the same for equal jobs."""
         return json.dumps(msgspec.to_builtins(self), sort_keys=True)
 
     @classmethod
@@ -106,7 +106,7 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Parse the text of `definition`.
 
         Raises:
-            DecodeError, UsageError: it is anything else.
+            DecodeError, UsageError: the text is no such definition.
         """
         return msgspec.json.decode(definition, type=cls)
 
@@ -121,34 +121,34 @@ class JobRun(Struct, frozen=True, kw_only=True):
     id: int
     job: str
     scheduled_at: datetime
-    """The time that it was for."""
+    """The time for which it was planned."""
     attempt: int
-    """Its number for that time, from 1."""
+    """The number of the attempt for that time, from 1."""
     started_at: datetime
     ended_at: datetime | None = None
     status: RunStatus = "running"
     session: str = ""
-    """The session, empty until there is one."""
+    """The session. Empty before there is one."""
     reason: str = ""
     runner: str = ""
 
     @property
     def missed(self) -> bool:
-        """True if nobody looked for due jobs at its time.
+        """True if no runner ran at its time.
 
-        It makes up for that time, and for all others until it started.
+        The run then counts for that time, and for all later times until its start.
         """
         return self.started_at - self.scheduled_at > GRACE
 
     def to_json(self) -> dict[str, Any]:
-        """Return the run as ``schedule list --json`` has it."""
+        """Return the run in the form of ``schedule list --json``."""
         names = (name for name in self.__struct_fields__ if name not in ("id", "runner"))
         value = {_COLUMNS.get(name, name): getattr(self, name) for name in names}
         return value | {key: _format_time(value[key]) for key in ("due", "started", "ended")}
 
 
 class RunEnd(Struct, frozen=True, kw_only=True):
-    """The end of a run, as reported by the caller that ran it."""
+    """The end of a run, as reported by its caller."""
 
     status: Literal["answered", "stopped", "paused", "in_doubt"]
     reason: str = ""
@@ -169,15 +169,15 @@ class RunEnd(Struct, frozen=True, kw_only=True):
 
 
 class RunInspection(Struct, frozen=True, kw_only=True):
-    """The state of a run's session, for a run without a process, or that waits."""
+    """The state of the session of a run that waits, or that has lost its process."""
 
     state: str
     """One of `mlx_tools.store.session_store.SessionState`, or ``missing``."""
     reason: str = ""
     was_changed: bool = True
-    """True if a call that can change things was started, or if that cannot be known."""
+    """True if a call that can change things was started, or if that is unknown."""
     in_doubt: bool = False
-    """True if nobody knows how such a call ended."""
+    """True if the end of such a call is unknown."""
 
 
 class JobListing(Struct, frozen=True, kw_only=True):
@@ -185,7 +185,7 @@ class JobListing(Struct, frozen=True, kw_only=True):
 
     id: str
     job: Job | None
-    """The job, None if it is damaged: nothing in it can be believed."""
+    """The job, None if it is damaged, because then no part of it can be trusted."""
     state: JobState
     next_due: datetime | None = None
     """The next time in UTC, None if there is none."""
@@ -216,16 +216,16 @@ def _format_time(time: datetime | None) -> str | None:
 
 
 MAX_JOBS: Final = 1_000
-"""Jobs of one store; a model that makes jobs in a loop ends there."""
+"""Jobs of one store. The limit stops a model that makes jobs in a loop."""
 MAX_RUNS: Final = 100
-"""Runs that are kept of each job."""
+"""Runs of each job that are stored."""
 
 KEEP_DONE: Final = timedelta(days=30)
 """The time that a finished job stays in the list."""
 
 MAX_ATTEMPTS: Final = 3
 RETRY_AFTER: Final = timedelta(minutes=5)
-"""The number of attempts of a run that cannot begin, and the time between them: a server that
+"""The number of attempts for a run that cannot begin, and the time between them. A server that
 restarts takes minutes."""
 
 _SCHEMA: Final = """
@@ -276,7 +276,7 @@ class JobStore:
         """Add a job, and return it with its id.
 
         Raises:
-            UsageError: it is never due, or there are too many.
+            UsageError: it is never due, or there are too many jobs.
         """
         now = self._now()
         due = job.when.next_after(now)
@@ -305,7 +305,7 @@ class JobStore:
         """Remove a job and its runs; their sessions stay.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is no such job.
         """
         with self.tables.transaction(write=True) as db:
             db.execute("DELETE FROM runs WHERE job = ?", (job,))
@@ -313,10 +313,10 @@ class JobStore:
                 raise UsageError(f"there is no job {job[:50]}", hint="mlx-tools schedule list")
 
     def find(self, job_id: str) -> JobListing:
-        """Return the job with this id, or whose id begins so.
+        """Return the job with this id, or with an id that begins so.
 
         Raises:
-            UsageError: none or several match.
+            UsageError: no job or several jobs match.
         """
         listing = self.listing()
         matches = [entry for entry in listing if job_id and entry.id.startswith(job_id)]
@@ -340,9 +340,9 @@ class JobStore:
             return [self._make_listing(row, runs.get(row["id"], [])) for row in jobs]
 
     def next_try(self, not_before: datetime) -> datetime | None:
-        """Return the first time after ``not_before`` with something to run, or None.
+        """Return the first time after ``not_before`` at which a job is due, or None.
 
-        What was due before and was not taken, such as a damaged job, is ignored.
+        Jobs that were due before and were not claimed, such as damaged ones, are ignored.
         """
         with self.tables.transaction() as db:
             query = "SELECT min(try_at) FROM jobs WHERE try_at > ?"
@@ -364,14 +364,14 @@ class JobStore:
                     continue
                 self._plan_next(db, job, now)
                 if db.execute(f"{_UNFINISHED_RUNS} AND job = ?", (job.id,)).fetchone():
-                    continue  # it waits for a person, or is at work: this time is left out
+                    continue  # its last run waits for a person or still runs: skip this time
                 run = db.execute(
                     "INSERT INTO runs (job, due, attempt, started, status, runner)"
                     " VALUES (?, ?, ?, ?, 'running', ?) ON CONFLICT DO NOTHING RETURNING *",
                     (job.id, _to_seconds(due), int(row["attempt"]), _to_seconds(now), runner),
                 ).fetchone()
                 if run is None:
-                    continue  # the clock was set back: this time was run before
+                    continue  # the clock was set back, and this time was run before
                 db.execute(
                     "DELETE FROM runs WHERE job = ? AND ended IS NOT NULL AND id NOT IN"
                     " (SELECT id FROM runs WHERE job = ? ORDER BY id DESC LIMIT ?)",
@@ -381,21 +381,21 @@ class JobStore:
         return None
 
     def set_session(self, run: JobRun, session: str) -> None:
-        """Record the session of a run, before anything happens in it."""
+        """Record the session of a run, before its first step."""
         with self.tables.transaction(write=True) as db:
             db.execute("UPDATE runs SET session = ? WHERE id = ?", (session, run.id))
 
     def settle(self, run: JobRun, status: RunStatus, reason: str = "") -> None:
-        """Record the status of a run. An unfinished one keeps its job from running again."""
+        """Record the status of a run. With an unfinished one its job does not run again."""
         ended_at = None if status in UNFINISHED else _to_seconds(self._now())
         with self.tables.transaction(write=True) as db:
             query = "UPDATE runs SET status = ?, reason = ?, ended = ? WHERE id = ?"
             db.execute(query, (status, reason[:500], ended_at, run.id))
 
     def try_again(self, run: JobRun, *, delay: timedelta = RETRY_AFTER) -> bool:
-        """Plan a run that changed nothing once more, if its job allows that.
+        """Plan another attempt for a run that changed nothing, and return True.
 
-        It does not if it was tried `MAX_ATTEMPTS` times for that time, or runs sooner anyway.
+        Return False after `MAX_ATTEMPTS` attempts for that time, or if the job runs sooner anyway.
         """
         if run.attempt >= MAX_ATTEMPTS:
             return False
@@ -421,7 +421,7 @@ class JobStore:
                 _make_run(row) for row in db.execute(f"{_UNFINISHED_RUNS} ORDER BY id").fetchall()
             ]
 
-    # --- within ---
+    # --- parts of transactions ---
 
     def _plan_next(self, db: Statements, job: Job, now: datetime) -> None:
         due = job.when.next_after(now)
@@ -432,9 +432,9 @@ class JobStore:
         )
 
     def _replan(self, db: Statements, now: datetime) -> None:
-        """Plan jobs again that were planned in the future: the clock was set back.
+        """Plan jobs again that were planned before the clock was set back.
 
-        Times that were planned by the wrong clock may be years away.
+        Times that were planned by a wrong clock may be years away.
         """
         query = "SELECT * FROM jobs WHERE next_due IS NOT NULL AND planned_at > ?"
         for row in db.execute(query, (_to_seconds(now),)).fetchall():
@@ -469,7 +469,7 @@ class JobStore:
         """Return the seal of a job.
 
         Raises:
-            ScheduleError: the key is not available: that is no evidence against a job.
+            ScheduleError: the key is not available. This does not mean that a job is damaged.
         """
         try:
             key = self._secret if isinstance(self._secret, bytes) else self._secret()
@@ -481,7 +481,7 @@ class JobStore:
 
 
 def _to_seconds(time: datetime) -> int:
-    """Return seconds since 1970, rounded down, so that nothing is early."""
+    """Return seconds since 1970, rounded down."""
     return math.floor(time.timestamp())
 
 
@@ -489,7 +489,7 @@ def _to_time(seconds: int | None) -> datetime | None:
     """Return the time in UTC.
 
     Raises:
-        ValueError: it is none, or so far away that no zone has it.
+        ValueError: it is no time, or too far away for time zones.
     """
     if seconds is None:
         return None

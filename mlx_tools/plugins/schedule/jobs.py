@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def job_store(store: SessionStore) -> JobStore:
-    """Return the store of jobs, beside the sessions.
+    """Return the store of jobs, which is part of that of the sessions.
 
-    They are sealed with the key of approvals.
+    Jobs are sealed with the key of approvals.
     """
     return JobStore(store.tables(SCHEDULE), lambda: store.secret)
 
@@ -27,8 +27,8 @@ def make_jobs(configuration: Configuration, header: Header | None = None) -> Job
 
     Args:
         configuration: the settings.
-        header: the header of a session that continues. It then says how the model is asked, and the
-            limits.
+        header: the header of a session that continues. The settings of the model and the limits
+            then come from it.
     """
     return Jobs(
         store=job_store(session_store(configuration)),

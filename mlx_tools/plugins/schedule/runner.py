@@ -1,9 +1,9 @@
-"""Runs the jobs that are due, each once, and keeps the results.
+"""Runs the jobs that are due, each once, and records the results.
 
-A run is recorded before it starts and after it ended. If a process ends in between, the next runner
-sees that its lock is gone. Then the session of the run decides. A run that changed nothing is made
-again. One that may have is *in doubt*: it is shown, and its job does not run again until a person
-has resumed the session, or removed it.
+A run is recorded before it starts and after it ended. If the process ends in between, the next
+runner finds its lock released, and decides by the session of the run. A run that changed nothing is
+tried again. A run that may have changed something is *in doubt*. It is shown, and its job does not
+run again until a person has resumed or removed the session.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from mlx_tools.plugins.schedule.job_store import (
 from mlx_tools.store import Presence
 
 POLL_SECONDS: Final = 30.0
-"""Seconds after which a running runner looks again: jobs are added, and clocks are set."""
+"""Seconds after which a runner checks again, because jobs may be added and clocks be set."""
 
 RETRY_SECONDS: Final = 5.0
 """Seconds until the next try if the store could not be used."""
 
 OnBegin = Callable[[str], None]
-"""Called with the session of a run before anything happens in it."""
+"""Called with the session of a run before its first step."""
 
 StartRun = Callable[[Job, OnBegin], Awaitable[RunEnd]]
 """Runs a job. Raises an `MlxToolsError` if that is not possible."""
@@ -50,13 +50,13 @@ StartRun = Callable[[Job, OnBegin], Awaitable[RunEnd]]
 InspectSession = Callable[[str], RunInspection]
 """Returns the state of a session that no runner uses.
 
-Raises a `StorageError` if the sessions cannot be read just now.
+Raises a `StorageError` if the sessions cannot be read at the moment.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRun:
-    """A run that was made."""
+    """A run that has ended."""
 
     run: JobRun
     job: Job
@@ -72,7 +72,7 @@ class FinishedRun:
 
 @dataclass(slots=True)
 class Runner:
-    """Runs what is due in ``store``, one job after the other.
+    """Runs the due jobs of ``store``, one after the other.
 
     Close it, or use it with ``with``.
     """
@@ -91,7 +91,7 @@ class Runner:
         self.close()
 
     def close(self) -> None:
-        """Remove the sign that this runner is alive."""
+        """Release the lock that shows that this runner is alive."""
         if self._present is not None:
             self._present.close()
             self._present = None
@@ -99,9 +99,9 @@ class Runner:
     async def run_due(
         self, tell: Callable[[FinishedRun], None] = lambda finished_runs: None
     ) -> list[FinishedRun]:
-        """Run everything that is due now, each job at most once, and return the runs.
+        """Run the jobs that are due now, each at most once, and return the runs.
 
-        ``tell`` is called as each run ends.
+        ``tell`` is called at the end of each run.
         """
         settle(self.store, self.look)
         if self._present is None:
@@ -116,10 +116,10 @@ class Runner:
         tell: Callable[[FinishedRun], None],
         trouble: Callable[[ScheduleError], None] = lambda error: None,
     ) -> None:
-        """Run what is due, wait for what is due next, and repeat until cancelled.
+        """Run the due jobs, wait for the next ones, and repeat until cancelled.
 
-        If the store cannot be used just now it is tried again. ``trouble`` is called once until it
-        can be used.
+        If the store cannot be used at the moment, it is tried again, and ``trouble`` is called
+        once.
 
         Raises:
             ScheduleError: the store can never be used.
@@ -135,7 +135,7 @@ class Runner:
             except ScheduleError as error:
                 if not error.passing:
                     raise
-                self.close()  # a run that could not be written down is found by its session
+                self.close()  # a run that could not be recorded is found by its session later
                 if str(error) != last_error:
                     trouble(error)
                 pause, last_error = RETRY_SECONDS, str(error)
@@ -156,7 +156,7 @@ class Runner:
         try:
             end = await self.start(job, on_begin)
             status, reason, code = end.status, end.reason, end.exit_code
-        except Exception as error:  # a fault of ours, too, ends this run and no other
+        except Exception as error:  # even a fault of ours must end only this run
             try:
                 was_changed = _inspect_run(self.look, recorded_run).was_changed
             except ScheduleError as away:
@@ -166,8 +166,8 @@ class Runner:
                 reason, code = str(error), error.exit_code
             else:
                 reason, fault = f"{type(error).__name__}: {error}", error
-        except BaseException:  # cancelled: as where the process ends
-            with contextlib.suppress(ScheduleError):  # the next runner will find it out
+        except BaseException:  # if cancelled, do the same as after the end of a process
+            with contextlib.suppress(ScheduleError):  # the next runner will do it
                 _settle(self.store, self.look, recorded_run)
             raise
         final_run = replace(recorded_run, status=status, reason=reason[:500], ended_at=self.now())
@@ -175,7 +175,7 @@ class Runner:
         try:
             if unread is not None:
                 raise unread  # not recorded: the next runner finds it by its session
-            # Recorded first: if the process ends here, the run is not made again.
+            # Recorded first, so that the run is not repeated if the process ends here.
             self.store.settle(recorded_run, status, reason)
             if status == "failed":
                 self.store.try_again(recorded_run)
@@ -201,10 +201,10 @@ def _settle(store: JobStore, look: InspectSession, run: JobRun) -> None:
 
 
 def _inspect_run(look: InspectSession, run: JobRun) -> RunInspection:
-    """Return the state of the run's session; without one nothing can have happened.
+    """Return the state of the run's session. Without a session nothing was changed.
 
     Raises:
-        ScheduleError: the sessions cannot be read just now.
+        ScheduleError: the sessions cannot be read at the moment.
     """
     if not run.session:
         return RunInspection(state="empty", was_changed=False)
@@ -217,7 +217,7 @@ def _inspect_run(look: InspectSession, run: JobRun) -> RunInspection:
 
 
 def _find_status(run: JobRun, inspection: RunInspection) -> tuple[RunStatus | None, str]:
-    """Return the status of a run without a process, or that waits, from its session.
+    """Return the status of a run that waits or has lost its process, by its session.
 
     None if it has not changed.
     """
@@ -230,7 +230,7 @@ def _find_status(run: JobRun, inspection: RunInspection) -> tuple[RunStatus | No
             return "stopped", inspection.reason
         case "paused":
             return "paused", ""
-        case "running":  # somebody goes on with it just now
+        case "running":  # it is being resumed
             return None, ""
         case "missing" if run.status != "running":
             return "abandoned", "its session was removed"

@@ -1,4 +1,4 @@
-"""The table that this plugin keeps beside the sessions."""
+"""The table of this plugin in the store of the sessions."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from mlx_tools.plugins.schedule.jobs import job_store
 
 @hookimpl
 def tables() -> list[SessionTable]:
-    """Return the table of jobs; the sessions of their runs are no person's."""
+    """Return the table of jobs. The sessions of their runs belong to the plugin."""
     return [SessionTable(SCHEDULE, lambda store: job_store(store).has_run_in)]

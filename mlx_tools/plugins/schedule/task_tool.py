@@ -1,8 +1,8 @@
 """``schedule_task``: makes a job, after approval.
 
-The job may do no more than the session that made it: it has that session's policy, and asks for its
-own approvals when it runs. Its task may contain what the session has read. So if the policy
-restricts the network after a private read, the job has no network.
+The job has no more rights than the session that made it: it has that session's policy, and asks for
+its own approvals when it runs. Its task may contain private data that the session has read. So if
+the policy restricts the network after a private read, the job has no network.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from mlx_tools.tools import Preview, Tool, ToolError, current_context, load_word
 
 EFFECTS: Final[Effects] = frozenset(("write",))
 PREVIEW_TIMES: Final = 3
-"""Due times in a preview: they show what the words mean."""
+"""Due times in a preview, which show the meaning of the words."""
 
 
 class Jobs(Struct, frozen=True, kw_only=True):
-    """The place for jobs, and what all jobs of this program's sessions share."""
+    """The store of jobs, and the values that all new jobs share."""
 
     store: JobStore
     zone: Callable[[], str] = find_local_zone
@@ -43,7 +43,7 @@ class Jobs(Struct, frozen=True, kw_only=True):
 
 
 def schedule_task(jobs: Jobs | None) -> Tool:
-    """Return the tool for these jobs. Without any it always fails."""
+    """Return the tool for these jobs. If they are None, it always fails."""
     words = load_words("schedule_task")
 
     def run(arguments: Mapping[str, Any]) -> str:
@@ -96,7 +96,7 @@ def _make_policy(session: Policy) -> Policy:
 
 @contextlib.contextmanager
 def _map_errors() -> Iterator[None]:
-    """Translate our own errors to errors that a model reads."""
+    """Translate our own errors into errors that a model reads."""
     try:
         yield
     except UsageError as error:
@@ -120,7 +120,7 @@ def _read(jobs: Jobs | None, arguments: Mapping[str, Any]) -> tuple[Jobs, Schedu
 
 
 def _describe_powers(policy: Policy, roots: Sequence[str]) -> Iterator[str]:
-    """Yield what a job may do under this policy, in words; a line for each narrowing."""
+    """Yield a job's rights under this policy, with a line for each narrowing policy."""
     for part in policy.parts:
         granted = list(part.allow)
         if part.preset is not None:
@@ -138,10 +138,10 @@ def _describe_powers(policy: Policy, roots: Sequence[str]) -> Iterator[str]:
 
 
 def _make_state(when: Schedule, arguments: Mapping[str, Any]) -> str:
-    """Return what an approval is for: the time itself.
+    """Return the state that an approval is bound to: the schedule itself.
 
-    A time that counts from now is later when the job is made than when it is approved, so for that
-    it is the words.
+    A time that counts from now, such as *in 2 hours*, is later when the job is made than when it is
+    approved. So in that case the approval is bound to the words.
     """
     words = str(arguments["when"])
     return f"job {normalize_text(words) if counts_from_now(words) else when}"

@@ -1,8 +1,8 @@
-"""Parses when a job runs: a small grammar, without guesses.
+"""Parses the times of a job. The grammar is small, and nothing is guessed.
 
 Once: an ISO date and time, ``in 2 hours``, ``tomorrow 9:00``, ``monday at 18:00``. Repeatedly: five
-fields of cron, ``@daily`` and the like, ``every weekday at 8:30``, ``every 15 minutes``.
-docs/scheduler.md has all of it.
+fields of cron, ``@daily`` and similar words, ``every weekday at 8:30``, ``every 15 minutes``.
+docs/scheduler.md describes the grammar.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXAMPLES: Final = (
 )
 MAX_CHARS: Final = 500
 LAST_YEAR: Final = 9000
-"""No job is due later: Python's calendar ends at 9999, and zones need room before that."""
+"""The last year of a job. Python's calendar ends in 9999, and time zones need a margin."""
 
 
 class Schedule(Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,10 +82,10 @@ _DAYS: Final = {"every day": "*", "daily": "*", "every weekday": "1-5"}
 
 
 def parse_when(text: str, zone: str, now: datetime) -> Schedule:
-    """Parse a text in the zone of this IANA name, said at ``now``.
+    """Parse a text in the zone of this IANA name, relative to ``now``.
 
     Raises:
-        UsageError: it is no time, or is past.
+        UsageError: it is no time, or the time is past.
     """
     require_text("text", text, "give a time such as tomorrow 9:00")
     require_text("zone", zone, "give a time zone such as Europe/Berlin")
@@ -103,7 +103,7 @@ def parse_when(text: str, zone: str, now: datetime) -> Schedule:
         raise _make_error(text, "is too far ahead")
     run_at = when.run_at + timedelta(
         microseconds=-when.run_at.microsecond % 1_000_000
-    )  # never early
+    )  # rounded up, so that no job is early
     if run_at <= now:
         raise UsageError(f"{text[:100]!r} is past: it is {local:%Y-%m-%d %H:%M} in {local.tzinfo}")
     return Schedule(when.zone, run_at=run_at)
@@ -115,7 +115,7 @@ def normalize_text(text: str) -> str:
 
 
 def counts_from_now(text: str) -> bool:
-    """Return whether a text means another time whenever it is said: *in 2 hours*."""
+    """Return whether a text means a time relative to now, such as *in 2 hours*."""
     return _DELAY.fullmatch(normalize_text(text)) is not None
 
 
@@ -124,7 +124,7 @@ def _make_error(text: str, reason: str) -> UsageError:
 
 
 def _parse(text: str, now: datetime) -> Schedule | None:
-    """Parse a text; None if it is not understood. ``now`` has the zone that is meant.
+    """Parse a text in the zone of ``now``. None if it is not understood.
 
     Raises:
         ValueError, OverflowError: there is no such time.
@@ -142,11 +142,11 @@ def _parse(text: str, now: datetime) -> Schedule | None:
         )
     if delay := _DELAY.fullmatch(text):
         length = timedelta(**{f"{delay[2]}s": int(delay[1]) if delay[1].isdigit() else 1})
-        if delay[2] in ("day", "week"):  # by the calendar
+        if delay[2] in ("day", "week"):  # calendar days, which need not have 24 hours
             return Schedule(zone, run_at=_to_utc(now.date() + length, now.time(), now))
         return Schedule(zone, run_at=now.astimezone(UTC) + length)
     timed = _TIMED.fullmatch(text)
-    if timed is None or not (timed["minute"] or timed["half"]):  # at 5: in the morning?
+    if timed is None or not (timed["minute"] or timed["half"]):  # "at 5" could be am or pm
         return None
     day, time = (timed["day"] or "").removeprefix("on "), _read_time(timed)
     if (days := _read_days(day)) is not None:
@@ -156,10 +156,10 @@ def _parse(text: str, now: datetime) -> Schedule | None:
 
 
 def _read_time(timed: re.Match[str]) -> clock_time:
-    """Return the time of day that was matched.
+    """Return the matched time of day.
 
     Raises:
-        ValueError: there is none such.
+        ValueError: there is no such time.
     """
     hour, minute = int(timed["hour"]), int((timed["minute"] or ":0")[1:])
     if timed["half"]:
@@ -170,7 +170,7 @@ def _read_time(timed: re.Match[str]) -> clock_time:
 
 
 def _find_next(day: str, time: clock_time, now: datetime) -> datetime | None:
-    """Return the next such time of day on the day that is meant; None for other days."""
+    """Return the next such time on the named day. None if ``day`` names no day."""
     today, step = now.date(), timedelta()
     if re.fullmatch(_DATE, day, re.ASCII):
         wanted_day = date.fromisoformat(day)
@@ -190,15 +190,15 @@ def _find_next(day: str, time: clock_time, now: datetime) -> datetime | None:
 def _to_utc(day: date, time: clock_time, now: datetime) -> datetime:
     """Return a local time in UTC.
 
-    A time that the clock leaves out is later by the length of the gap. One that it shows twice is
-    the first of both.
+    A time that the clock skips is later by the length of the gap. If the clock shows a time twice,
+    the first one is meant.
     """
     local = datetime.combine(day, time.replace(fold=0, tzinfo=None), tzinfo=now.tzinfo)
     return local.astimezone(UTC)
 
 
 def _make_interval(number: int, unit: str) -> str:
-    """Return the cron expression of every so many minutes or hours."""
+    """Return the cron expression for an interval of minutes or hours."""
     whole, period_name = (24, "a day") if unit == "hour" else (60, "an hour")
     if not 1 <= number < whole or whole % number:
         raise UsageError(
@@ -221,9 +221,9 @@ def _read_days(day: str) -> str | None:
 
 # --- cron -----------------------------------------------------------------------------------------
 
-# What is taken is what cron on Debian takes: numbers, names, ranges, lists and steps; its rules
-# for the two kinds of days and for changed clocks hold (crontab(5), cron(8)). What other programs
-# have beyond that, such as seconds, ``L``, ``?`` and ``#``, is refused.
+# The syntax is that of cron on Debian: numbers, names, ranges, lists and steps. Its rules for the
+# two kinds of days and for changed clocks apply too (crontab(5), cron(8)). Extensions of other
+# programs, such as seconds, ``L``, ``?`` and ``#``, are refused.
 
 SHORTHANDS: Final = {
     "@hourly": "0 * * * *",
@@ -243,7 +243,7 @@ _CRON_WEEK: Final = ("sunday", "monday", "tuesday", "wednesday", "thursday", "fr
 _PART: Final = re.compile(r"(?:(\*)|(\w+)(?:-(\w+))?)(?:/(\d{1,2}))?", re.ASCII)
 
 _YEARS: Final = 50
-"""Years that are searched: a 29th of February that must be a Sunday may be forty years away."""
+"""Years that are searched. A 29th of February that must be a Sunday may be forty years away."""
 
 _DAY: Final = timedelta(days=1)
 
@@ -302,12 +302,12 @@ _FIELDS: Final = (
 
 
 def looks_like_cron(text: str) -> bool:
-    """Return whether a cron expression was meant, perhaps a wrong one."""
+    """Return whether a text is meant as a cron expression, even if it is wrong."""
     fields = text.split()
     begins_like_cron = bool(fields) and set(fields[0]) <= set("0123456789*/,-")
     has_five_fields = (
         len(fields) in (5, 6) and not fields[1][0].isalpha()
-    )  # 5 in the afternoon tomorrow
+    )  # not "5 in the afternoon tomorrow"
     return text.startswith("@") or (begins_like_cron and (has_five_fields or "*" in fields))
 
 
@@ -398,9 +398,9 @@ def _list_times(cron: _Cron, day: date, zone: ZoneInfo) -> list[datetime]:
 def find_next_time(expression: str, zone: ZoneInfo, start: datetime) -> datetime | None:
     """Return the first due time after ``start``, in UTC, or None.
 
-    If hour and minute are named, a time that a changed clock leaves out is due right after the gap,
-    and one that it shows twice is due the first time. If one of them begins with ``*``, the
-    expression is due as often as the clock shows the time.
+    If hour and minute are named, a time that a changed clock skips is due right after the gap. A
+    time that it shows twice is due only the first time. If hour or minute begins with ``*``, the
+    expression is due each time that the clock shows the time.
 
     Args:
         expression: the result of `normalize_cron`.
@@ -409,7 +409,7 @@ def find_next_time(expression: str, zone: ZoneInfo, start: datetime) -> datetime
     """
     cron, next_due, last_date = _parse_cron(expression), None, date.max
     try:
-        # from the day before: a clock that is set back at midnight shows the end of a day again
+        # from the day before, because a clock that is set back at midnight repeats the end of a day
         for day in cron.dates(start.astimezone(zone).date() - _DAY):
             if day > last_date:
                 break
@@ -425,14 +425,14 @@ def find_next_time(expression: str, zone: ZoneInfo, start: datetime) -> datetime
 def find_first_shown(local: datetime) -> datetime:
     """Return the first time that the clock shows a local time, in UTC.
 
-    If a gap leaves it out, it is right after the gap.
+    If it is in a gap, the result is right after the gap.
     """
     shown = _list_shown_times(local)
     return shown[0] if shown else _find_gap_end(local)
 
 
 def _list_shown_times(local: datetime) -> list[datetime]:
-    """Return when the clock shows a local time, in UTC: once, twice or never."""
+    """Return the times in UTC at which the clock shows a local time: none, one or two."""
     times = {local.replace(fold=fold).astimezone(UTC): None for fold in (0, 1)}
     local_time = local.replace(tzinfo=None)
     return [
@@ -441,9 +441,9 @@ def _list_shown_times(local: datetime) -> list[datetime]:
 
 
 def _find_gap_end(local: datetime) -> datetime:
-    """Return the end of the gap that leaves out this local time, in UTC.
+    """Return the end of the gap with this local time, in UTC.
 
-    It is found by bisection, since zones do not tell their changes.
+    It is found by bisection, because `zoneinfo` has no list of a zone's changes.
     """
     early = local.replace(fold=1).astimezone(UTC)  # by the clock after the gap, so before it
     late = local.replace(fold=0).astimezone(UTC)
