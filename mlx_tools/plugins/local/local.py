@@ -53,8 +53,8 @@ A choice: a pass over 512 tokens of a large model can take seconds.
 class LocalRequest:
     """One completion, or the loading of the model (if ``request`` is None).
 
-    A result is a chunk, None at the end, or an error. An empty chunk is a mere sign of life: the
-    request's turn has come, the model is loaded, or a part of the prompt is read.
+    A result is a chunk, None at the end, or an error. An empty chunk is only a sign of progress:
+    the request has begun, the model is loaded, or a part of the prompt was read.
     """
 
     def __init__(self, request: CompletionRequest | None) -> None:
@@ -75,16 +75,16 @@ class LocalRequest:
     def send(self, item: Chunk | MlxToolsError | None) -> None:
         """Send a result to the waiting task; called in the worker's thread."""
         try:
-            # asyncio's queue is not safe across threads, so the loop itself puts the item in.
+            # asyncio's queue is not thread-safe, so the event loop itself adds the item.
             self._loop.call_soon_threadsafe(self._items.put_nowait, item)
         except RuntimeError:  # the event loop of the waiting task is closed
             self.cancelled = True
 
     def watch(self) -> None:
-        """Send a sign of life between forward passes.
+        """Send a sign of progress between forward passes.
 
         Raises:
-            RequestCancelled: nobody waits any more.
+            RequestCancelled: the request was cancelled.
         """
         if self.cancelled:
             raise RequestCancelled
@@ -92,7 +92,7 @@ class LocalRequest:
 
 
 class InferenceThread(threading.Thread):
-    """Does the work in its queue, until None comes.
+    """Does the work in its queue, up to an item None.
 
     ``load`` loads the model in this thread.
     """
@@ -107,7 +107,7 @@ class InferenceThread(threading.Thread):
         while (work := self.queue.get()) is not None:
             if not work.cancelled:
                 work.send(self._perform(work))
-        # Released in this thread, which owns the model's arrays.
+        # Released here, because this thread owns the model's arrays.
         self.engine = None
 
     def _perform(self, work: LocalRequest) -> MlxToolsError | None:
@@ -124,7 +124,7 @@ class InferenceThread(threading.Thread):
             pass
         except MlxToolsError as error:
             return error
-        except Exception as error:  # MLX raises RuntimeError for whatever goes wrong in it
+        except Exception as error:  # MLX raises RuntimeError for every kind of failure
             message = clean(str(error)) or type(error).__name__
             return BackendBroken(
                 f"{NAME} failed: {message}",
@@ -136,20 +136,21 @@ class InferenceThread(threading.Thread):
 class LocalBackend:
     """Completions by the model in the folder ``model``, in a thread of this process.
 
-    The model is loaded at the first completion, or by `start`, and then stays in memory. So does
-    the state after its last prompt: a prompt that begins alike is read from where the two differ.
+    The model is loaded at the first completion, or by `start`, and then stays in memory. The state
+    after its last prompt stays too. If the next prompt has the same beginning, only the rest of it
+    is read.
 
     Args:
         model: the model's folder.
-        fast_forward: False chooses every token, also one that a grammar leaves no choice about.
-        load_timeout: seconds for loading the model.
-        note: called with each line that a person should read.
-        openblas: finds the library that is loaded on Linux before MLX.
+        fast_forward: False to sample every token, even if a grammar allows only one.
+        load_timeout: the time limit for loading the model, in seconds.
+        note: gets each line that a person should read.
+        openblas: finds the library that is loaded before MLX on Linux.
     """
 
     kind: Literal["local"] = "local"
     traits: ClassVar = BackendTraits(own_model=True, takes_grammar=True)
-    forbidden_tokens: tuple[int, ...] = ()  # nothing cuts text out here, so markers may stay
+    forbidden_tokens: tuple[int, ...] = ()  # no text is cut out here, so all tokens are allowed
 
     def __init__(
         self,
@@ -189,12 +190,12 @@ class LocalBackend:
         return 0 if engine is None else engine.passes
 
     async def start(self) -> None:
-        """Load the model; does nothing if it is loaded.
+        """Load the model, unless it is loaded already.
 
         Raises:
             MissingDependency: mlx-lm is not installed.
-            ModelError: there is no model in the folder, or it cannot be loaded.
-            BackendTimeout: it took longer than ``load_timeout``.
+            ModelError: there is no model in the folder, or the model cannot be loaded.
+            BackendTimeout: the load took longer than ``load_timeout``.
             BackendUnreachable: the backend was closed.
         """
         import anyio
@@ -231,8 +232,8 @@ class LocalBackend:
         limits, waiting = Deadlines(request, NAME, HINT), True
         with self._submitted(request) as work:
             while True:
-                # While other requests run no sign of life can come, so only the whole time limits
-                # this wait.
+                # While other requests run, this one sends no signs of progress. So this wait is
+                # limited only by the whole time.
                 with limits.step(silent=waiting):
                     chunk = await work.next()
                 waiting = False
@@ -258,15 +259,15 @@ class LocalBackend:
             work.cancelled = True
         if worker is not None:
             worker.queue.put(None)
-            # Shielded: a cancelled caller must still wait, or the model would stay in memory.
+            # Shielded: even a cancelled caller must wait, otherwise the model stays in memory.
             with anyio.move_on_after(END_SECONDS, shield=True):
                 while worker.is_alive():
                     await anyio.sleep(0.01)
 
     @contextmanager
     def _submitted(self, request: CompletionRequest | None) -> Iterator[LocalRequest]:
-        """Put a request into the queue; cancel it at the end if it has not ended."""
-        # Backends are shared by event loops in several threads: one of them starts the worker.
+        """Put a request into the queue, and cancel it at the end if it has not ended."""
+        # Event loops in several threads share a backend, so only one of them may start the worker.
         with self._gate:
             if self._closed:
                 raise BackendUnreachable(f"{NAME} was closed", hint="make a new LocalBackend")
