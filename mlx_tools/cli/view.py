@@ -58,7 +58,7 @@ _WIDTH: Final = 160
 """Characters of a step's text. A choice: two lines of a terminal."""
 _HEAD_SHARE: Final = (3, 4)
 """The share of a row for a call and its arguments, the rest is its result. At 80 columns the end of
-a path, two numbers and a search stand in it."""
+a path, two numbers and a search term fit there."""
 _MIN_VALUE: Final = 8
 """Columns of an argument below which nothing can be told by it."""
 _MAX_PROGRESS_CHARS: Final = 40

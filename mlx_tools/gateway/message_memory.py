@@ -21,7 +21,7 @@ from mlx_tools.gateway.request import ApiError, ClientMessage, Reply, TurnReques
 from mlx_tools.messages import replace
 
 MIN_BODY: Final = 10_000
-"""Bytes of a body that is remembered: a shorter one is read in 0.1 ms."""
+"""Bytes from which on a body is remembered. A choice: a shorter one is read quickly."""
 
 MAX_CONVERSATIONS: Final = 64
 """Conversations that are remembered: a body is compared with each, up to the first byte that
