@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
@@ -86,7 +87,7 @@ def _count_all(
     The busiest model comes first.
     """
     damaged, sessions, limit = dict[str, str](), 0, begin.timestamp() if begin else 0.0
-    sums: dict[str, CounterSum] = {}
+    sums: defaultdict[str, CounterSum] = defaultdict(CounterSum)
     with progress_counter("reading sessions", store.count()) as step:
         for session, summary in store.summaries():
             step()
@@ -101,7 +102,7 @@ def _count_all(
                 records = _records_since(store.records(session), begin)
                 counters = count(records)
             sessions += 1
-            sums.setdefault(model, CounterSum()).add(counters)
+            sums[model].add(counters)
     models = sorted(
         ((name, item.value) for name, item in sums.items()),
         key=lambda item: (-item[1].questions, item[0]),

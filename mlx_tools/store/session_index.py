@@ -148,23 +148,17 @@ class SessionIndex:
     def summaries(self, older_than: str) -> list[tuple[str, SessionSummary | None]] | None:
         """Return at most `PAGE` ids below ``older_than``, newest first, with summaries.
 
-        A summary is None if the transcript has changed since it was made.
+        A summary is None if the transcript had changed since it was made, as of the last `compare`.
         """
         with self._reading(compare=False) as file:
             if file is None:
                 return None
             query = (
-                "SELECT session, state, summary FROM sessions WHERE session < ?"
+                "SELECT session, summary FROM sessions WHERE session < ?"
                 " ORDER BY session DESC LIMIT ?"
             )
             rows = file.sql.execute(query, (older_than, PAGE)).fetchall()
-            return [
-                (
-                    session,
-                    _decode(data) if data and state == self._find_state(session).text else None,
-                )
-                for session, state, data in rows
-            ]
+            return [(session, _decode(data) if data else None) for session, data in rows]
         return None
 
     def compare(self) -> bool:
@@ -307,21 +301,27 @@ class SessionIndex:
             file.sql.execute("UPDATE sessions SET state = '', summary = NULL")
         self._renew_stamp(file)
         stamp = self._stamp(file)
-        query = "SELECT session, updated, is_open FROM sessions"
-        rows = {row[0]: (row[1], row[2]) for row in file.sql.execute(query)}
+        query = "SELECT session, updated, is_open, state FROM sessions"
+        rows = {row[0]: row for row in file.sql.execute(query)}
         changes: list[tuple[str, int, int]] = []
+        outdated: list[tuple[str]] = []
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 session = entry.name
                 if not (is_session_id(session) and entry.is_dir(follow_symlinks=False)):
                     continue
                 row, state = rows.pop(session, None), self._find_state(session)
-                if row is None or row[1] or row[0] != state.updated:
+                if row is None or row[2] or row[1] != state.updated:
                     changes.append((session, state.updated, int(self._in_use(session))))
+                if row is not None and row[3] not in ("", state.text):
+                    outdated.append((session,))
         file.sql.executemany(
             "INSERT INTO sessions (session, updated, is_open) VALUES (?, ?, ?) ON CONFLICT"
             " (session) DO UPDATE SET updated = excluded.updated, is_open = excluded.is_open",
             changes,
+        )
+        file.sql.executemany(
+            "UPDATE sessions SET state = '', summary = NULL WHERE session = ?", outdated
         )
         file.sql.executemany("DELETE FROM sessions WHERE session = ?", [(name,) for name in rows])
         # A session was made or removed while the folders were read: the next query compares again.

@@ -351,5 +351,5 @@ NO_FILE: Final = FileState(0, "")
 def get_file_state(status: os.stat_result) -> FileState:
     """Return the state of a file."""
     # A change of the content changes one of these numbers.
-    numbers = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    return FileState(status.st_mtime_ns, ":".join(map(str, numbers)))
+    updated = status.st_mtime_ns
+    return FileState(updated, f"{status.st_ino}:{status.st_size}:{updated}:{status.st_ctime_ns}")

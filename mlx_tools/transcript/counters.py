@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from msgspec import Struct, convert, field, to_builtins
 
@@ -103,7 +103,7 @@ class CounterSum:
 
     def add(self, counters: Counters) -> None:
         """Add the counters of a session."""
-        _add_numbers(self._sums, to_builtins(counters))
+        _add_counters(self._sums, counters)
 
     @property
     def value(self) -> Counters:
@@ -111,12 +111,28 @@ class CounterSum:
         return convert(self._sums, Counters)
 
 
-def _add_numbers(sums: dict[str, Any], numbers: Mapping[str, Any]) -> None:
-    for name, number in numbers.items():
-        if isinstance(number, dict):
-            _add_numbers(sums.setdefault(name, {}), number)
-        else:
-            sums[name] = sums.get(name, 0) + number
+def _add_counters(sums: dict[str, Any], counters: _Sums) -> None:
+    """Add counters to sums, which have the names of the JSON form."""
+    for field_name, name in _JSON_NAMES[type(counters)]:
+        value = getattr(counters, field_name)
+        if not value:  # most are
+            continue
+        if isinstance(value, int):
+            sums[name] += value
+            continue
+        by_name = sums[name]
+        for key, one in value.items():
+            if isinstance(one, int):
+                by_name[key] = by_name.get(key, 0) + one
+            else:
+                _add_counters(by_name.setdefault(key, to_builtins(ToolCounters())), one)
+
+
+_JSON_NAMES: Final[Mapping[type[_Sums], tuple[tuple[str, str], ...]]] = {
+    kind: tuple(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True))
+    for kind in (Counters, ToolCounters)
+}
+"""The names of the fields, each with the name in the JSON form."""
 
 
 def count(records: Sequence[Record]) -> Counters:

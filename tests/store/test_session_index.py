@@ -229,10 +229,12 @@ def test_a_transcript_that_was_changed_by_hand_is_read_again(tmp_path: Path) -> 
     store = TranscriptStore(tmp_path / "s")
     session = make(store)
     assert store.describe(session).status.state == "answered"
+    assert facts(store) == truth(store)
     path = store.path(session)
     before = path.stat()
     path.write_text(path.read_text().replace("final_answer", "final_amswer"))
     set_time_back(path, before)
+    assert isinstance(dict(store.summaries())[session], TranscriptError)
     assert store.describe(session).status.state == "damaged"
 
 

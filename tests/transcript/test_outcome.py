@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.messages import ErrorInfo, Usage, replace
 from mlx_tools.transcript.call_history import RunHistory
-from mlx_tools.transcript.counters import Counters, ToolCounters, count
+from mlx_tools.transcript.counters import Counters, CounterSum, ToolCounters, count
 from mlx_tools.transcript.outcome import Answered, Stopped, make_outcome
 from mlx_tools.transcript.records import (
     AnswerRecord,
@@ -225,8 +225,10 @@ def test_counters_of_runs_add_up(runs: list[list[Record]]) -> None:
         for number, run in enumerate(runs)
     ]
     together = count([record for run in apart for record in run])
-    added = sum(map(count, apart), Counters())
-    assert added == together
+    added, in_place = sum(map(count, apart), Counters()), CounterSum()
+    for run in apart:
+        in_place.add(count(run))
+    assert added == together == in_place.value
     assert added + Counters() == added
 
 
