@@ -121,6 +121,8 @@ class _Beginning(Struct, frozen=True):
     session: Session
     calls: WaitingCalls
     has_question: bool
+    characters: int
+    """The characters of the messages' texts."""
     body_size: int
     """The characters of the request that it was folded for."""
     size: int
@@ -150,8 +152,7 @@ class BeginningMemory:
             fold: the fold; it can go on.
             body_size: the characters of the whole request. Its tools are kept with the fold.
         """
-        messages = fold.messages
-        chars = sum(len(message.content) for message in messages)
+        messages, chars = fold.messages, fold.characters
         # The prompt is one more copy of the texts. Schemas take five times their size in the body,
         # as tracemalloc counts them.
         size = 2 * chars + 6 * max(body_size - chars, 0) + _FOLD_BYTES
@@ -161,6 +162,7 @@ class BeginningMemory:
             fold.session.copy(),
             fold.calls.copy(),
             fold.has_question,
+            chars,
             body_size,
             size,
             fold.is_verbatim,
@@ -373,6 +375,7 @@ class ConversationFold:
         messages: The messages, each result behind its call.
         session: The session that they are folded into.
         key: The conversation's own key.
+        characters: The characters of the texts that are folded, or in the header.
         known_size: The characters of the request whose fold it goes on from, 0 if there is none.
     """
 
@@ -394,12 +397,14 @@ class ConversationFold:
             self.session, self.calls = found.session.copy(), found.calls.copy()
             self.has_question, self.is_verbatim = found.has_question, found.is_verbatim
             self.key, self.known_size = found.key, found.body_size
+            self.characters = found.characters
             return
         self.session = Session(header, inputs)
         # The key begins with the form of answers: a text in another form is no example.
         self.key = f"{header.style} {header.strategy} {self.session.result_name}"
         self.calls = WaitingCalls(())
         self.has_question = self.is_verbatim = False
+        self.characters = _count_characters(self.messages[: self._rest_begin])
         self.known_size = 0
 
     def fold(self, body_size: int = 0) -> None:
@@ -412,6 +417,7 @@ class ConversationFold:
         rest = messages[begin:]
         keys = self._keys or [*accumulate(messages, next_key, initial=self.key)][begin:]
         last_unknown, self.key = self._last_unknown(rest, keys), keys[0]
+        self.characters += _count_characters(rest)
         for says, group in groupby(enumerate(rest), lambda new: new[1].role in ("user", "system")):
             if says:
                 numbers, said = zip(*group, strict=True)
@@ -514,6 +520,10 @@ class ConversationFold:
             error = ErrorInfo("tool_error", message.content)
             record = replace(record, content=None, error=error)
         self.session.fold(record)
+
+
+def _count_characters(messages: Iterable[ClientMessage]) -> int:
+    return sum(len(message.content) for message in messages)
 
 
 def pair_results(messages: Sequence[ClientMessage]) -> tuple[ClientMessage, ...]:
