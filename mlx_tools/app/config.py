@@ -7,7 +7,6 @@ command line. Each overrides the ones before it.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import os
 import re
@@ -23,11 +22,13 @@ from msgspec import Struct, convert, structs
 from mlx_tools.app.hooks import plugins
 from mlx_tools.app.project_rules import find_loosened
 from mlx_tools.app.setting_hints import (
+    describe_missing_plugin,
     describe_unknown_key,
     find_close_variable,
     guess_word,
     list_section_names,
     map_rows_by_variable,
+    may_be_of_missing_plugin,
     not_allowed,
 )
 from mlx_tools.app.setting_rows import Section, SettingRow
@@ -611,6 +612,8 @@ def _read_table(
         if row is None or key == left_out_key:
             if _may_be_of_faulty_plugin(key, value):
                 warnings.append(f"{source}: {key}: ignored, as a plugin's settings are left out")
+            elif kind == "user" and may_be_of_missing_plugin(key, value):
+                warnings.append(f"{source}: {describe_missing_plugin(key)}")
             else:
                 problems.append(f"{source}: {describe_unknown_key(key, value)}")
             continue
@@ -624,19 +627,10 @@ def _read_table(
 
 
 def _may_be_of_faulty_plugin(key: str, value: Any) -> bool:
-    """Return True if an unknown key may be a setting of a plugin that was left out.
-
-    A key that is close to a known name is a typing error, which must be reported.
-    """
-    name = key.partition(".")[0]
-    if name in list_left_out_tables():
+    """Return True if an unknown key may be a setting of a plugin that was left out."""
+    if key.partition(".")[0] in list_left_out_tables():
         return True
-    return (
-        isinstance(value, Mapping)
-        and not difflib.get_close_matches(name, list(list_section_names()), n=1, cutoff=0.7)
-        and name not in list_section_names()
-        and bool(plugins().without_settings)
-    )
+    return bool(plugins().without_settings) and may_be_of_missing_plugin(key, value)
 
 
 def flatten(document: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from mlx_tools.app.setting_rows import SettingRow
 from mlx_tools.app.settings import OTHER_VARIABLES, table
+
+_RESTRICTING: Final = ("enabled", "policy", "limits")
+"""The settings and sections that restrict what runs."""
+_LIKE: Final = 0.7
+"""The likeness, from 0 to 1, of two names of which one may be a misspelling."""
 
 
 @cache
@@ -59,8 +64,49 @@ def _find_similar_keys(key: str) -> list[str]:
     same_tail.sort(key=lambda known: -difflib.SequenceMatcher(None, known, key).ratio())
     names = {_normalise(known): known for known in (*table(), *list_section_names())}
     names |= {} if section else {_normalise(known.rpartition(".")[2]): known for known in table()}
-    close = difflib.get_close_matches(_normalise(key), names, n=1, cutoff=0.7)
+    close = difflib.get_close_matches(_normalise(key), names, n=1, cutoff=_LIKE)
     return same_tail + [names[name] for name in close]
+
+
+def may_be_of_missing_plugin(key: str, value: Any) -> bool:
+    """Return True if an unknown key may be the table of a plugin that is gone.
+
+    A name that is close to a known one is a typing error. A table with a key of the policy or the
+    limits may be meant to restrict something. Both must be reported as errors.
+    """
+    if not isinstance(value, Mapping) or "." in key or key in list_section_names():
+        return False
+    if difflib.get_close_matches(key, list_section_names(), n=1, cutoff=_LIKE):
+        return False
+    return _find_restricting_key(value) is None
+
+
+def _find_restricting_key(value: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return a key of a table that may restrict what runs, and the setting meant.
+
+    The key may also be in a table inside it.
+    """
+    restricting = {
+        _normalise(known.rpartition(".")[2]): known
+        for known in table()
+        if known.partition(".")[0] in _RESTRICTING
+    }
+    for key, inner in value.items():
+        close = difflib.get_close_matches(_normalise(key), restricting, n=1, cutoff=_LIKE)
+        if close:
+            return key, restricting[close[0]]
+        for part in inner if isinstance(inner, list) else [inner]:
+            if isinstance(part, Mapping) and (found := _find_restricting_key(part)):
+                return found
+    return None
+
+
+def describe_missing_plugin(key: str) -> str:
+    """Return the message about a table that is ignored."""
+    return (
+        f"[{key}] is ignored: no installed plugin has this table (install the plugin again,"
+        " or remove the table: mlx-tools config edit)"
+    )
 
 
 def describe_unknown_key(key: str, value: Any) -> str:
@@ -71,6 +117,11 @@ def describe_unknown_key(key: str, value: Any) -> str:
     # the key is in the section already, so the section is no hint
     close = [known for known in _find_similar_keys(key) if known != section]
     known = [k for k in table() if k.startswith(f"{section}.")] or list_section_names()
+    if not close and isinstance(value, Mapping) and (found := _find_restricting_key(value)):
+        return (
+            f"{key}: no such section, and {key}.{found[0]} may be meant to restrict something"
+            f" (did you mean {found[1]}? else remove the section: mlx-tools config edit)"
+        )
     hint = f"did you mean {close[0]}?" if close else f"allowed here: {', '.join(known)}"
     noun = "section" if isinstance(value, Mapping) else "setting"
     return f"{key}: no such {noun} ({hint})"

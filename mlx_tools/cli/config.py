@@ -105,6 +105,7 @@ def set_value(
     print_text(f"{key} = {as_toml(value)}" if value is not None else f"{key} is not set")
     with contextlib.suppress(ConfigError):  # every command reports an error elsewhere
         loaded = config.load()
+        warn_all(loaded.warnings)
         if value is not None and all(origin.kind != "user" for origin in loaded.origins[key]):
             note(f"{loaded.describe_origin(key)} overrides it")
 
@@ -142,6 +143,8 @@ def edit() -> int:
             else:
                 change_user_text(replace)
                 print_text(str(config.user_path()), exact=True)
+                with contextlib.suppress(ConfigError):  # every command reports an error elsewhere
+                    warn_all(config.load().warnings)
             return EXIT_OK
         except config.ConfigErrors as error:
             for problem in error.problems:

@@ -176,7 +176,9 @@ def _machine(run: RunOptions, selected: SelectedBackend | None = None) -> list[C
     starts = [Autostart(name="serve")]
     port = run.configuration.settings.gateway.port
     machine = check_machine(files.path if files is not None else None, starts, port=port)
-    return [*machine, *collect("checks", configuration=run.configuration), *_faults()]
+    settings = [Check("settings", "warn", warning) for warning in run.configuration.warnings]
+    further = collect("checks", configuration=run.configuration)
+    return [*settings, *machine, *further, *_faults()]
 
 
 def _faults() -> list[Check]:

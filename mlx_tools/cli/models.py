@@ -36,6 +36,7 @@ from mlx_tools.cli.output import (
     print_row,
     print_text,
     progress_bar,
+    warn_all,
 )
 
 app = typer.Typer(add_completion=False)
@@ -106,7 +107,9 @@ def serve(
 
     It listens on 127.0.0.1. The other commands find it there, if the port is 8080.
     """
-    extra = config.load().settings.backend.server_options
+    loaded = config.load()
+    warn_all(loaded.warnings)
+    extra = loaded.settings.backend.server_options
     command, environment = foreground_command(model_path(name), port, extra)
     address = f"http://127.0.0.1:{port}"
     url = "" if port == 8080 else f" --url {address}"

@@ -267,10 +267,21 @@ def note(message: str) -> None:
     complain(message, kind="note")
 
 
+_told_warnings: set[str] = set()
+"""The warnings that this command has printed."""
+
+
 def warn_all(messages: Iterable[str]) -> None:
-    """Print a line on standard error for each warning."""
+    """Print a line on standard error for each warning, once in a command."""
     for message in messages:
-        complain(message, kind="warning")
+        if message not in _told_warnings:
+            _told_warnings.add(message)
+            complain(message, kind="warning")
+
+
+def forget_warnings() -> None:
+    """Let each warning be printed again, as a new command begins."""
+    _told_warnings.clear()
 
 
 # --- standard output, for us only ---------------------------------------------------------------

@@ -203,6 +203,7 @@ def run(arguments: Sequence[str], *, is_nested: bool = False) -> int:
     is ours to the end: output of a tool that still runs must not follow the answer.
     """
     output.repair_streams()
+    output.forget_warnings()
     if not is_nested:
         raise_open_files()
     if not is_nested:  # imported modules stay in memory: fewer collections start faster

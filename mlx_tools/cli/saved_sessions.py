@@ -22,7 +22,7 @@ from mlx_tools.app import (
 )
 from mlx_tools.cli import options
 from mlx_tools.cli.call_text import escape_line, home_path
-from mlx_tools.cli.output import count_noun, cut, note
+from mlx_tools.cli.output import count_noun, cut, note, warn_all
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.policy import Policy, restriction
 from mlx_tools.store import RootName, SessionStatus, SessionStore
@@ -46,7 +46,9 @@ and 200 of them less than a tenth of a second."""
 
 def open_user_store() -> SessionStore:
     """Open the store of the user's sessions."""
-    return session_store(config.load())
+    loaded = config.load()
+    warn_all(loaded.warnings)
+    return session_store(loaded)
 
 
 def resolve_session(

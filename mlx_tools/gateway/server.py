@@ -576,6 +576,8 @@ async def open_turns(
     """
     given = {"backend.url": url, **(settings or {})}
     options = RunOptions(configuration=config.load(options=given))
+    for warning in options.configuration.warnings:
+        note(warning)
     gateway = _make_gateway(options, note)
     app = _make_application(gateway, (), ())
     async with app.router.lifespan_context(app):

@@ -62,6 +62,52 @@ def test_a_fault_in_a_file_stops_every_command(run: Any, write: Any) -> None:
         assert result.code == 2 and "mlx-tools.toml: policy.allow" in result.error
 
 
+def test_a_table_of_a_plugin_that_is_gone_is_told_once_and_stops_no_command(
+    run: Any, configure: Any
+) -> None:
+    configure("[weather]\nstation = 'Cork'\n")
+    commands = (
+        *(("config", "check"), ("config", "show"), ("sessions", "list"), ("tools", "list")),
+        *(("stats",), ("config", "set", "model.seed", "3"), ("undo", "--yes")),
+    )
+    for command in commands:
+        result = run(*command)
+        told = [line for line in result.err.splitlines() if "[weather] is ignored" in line]
+        assert len(told) == 1 and "mlx-tools config edit" in told[0], (command, result.err)
+        assert result.code == 0 or command[0] == "undo", (command, result.err)
+    found = run("doctor", "--json")
+    assert any(
+        check["name"] == "settings" and "[weather]" in check["detail"]
+        for check in found.json["checks"]
+    )
+
+
+@table(
+    ("text", "problem"),
+    [
+        ("[polcy]\ndeny = []\n", "polcy: no such section (did you mean policy?)"),
+        ("[weather]\ndeny = ['clock']\n", "did you mean policy.deny?"),
+        ("[weather]\nlocalonly = true\n", "did you mean policy.local_only?"),
+        ("[weather.inner]\nrate_limit = 'x'\n", "did you mean policy.rate_limits?"),
+        ("[[weather]]\nx = 1\n", "weather: no such setting"),
+        ("[policy.weather]\nx = 1\n", "policy.weather: no such section"),
+        ("[web]\nstation = 'x'\n", "web.station: no such setting"),
+        ("weather = 3\n", "weather: no such setting"),
+        ("[profiles.a.weather]\ndny = ['clock']\n", "did you mean policy.deny?"),
+    ],
+)
+def test_an_unknown_table_that_may_restrict_something_is_an_error(
+    run: Any, write: Any, text: str, problem: str
+) -> None:
+    result = run("config", "check", write("mine.toml", text))
+    assert result.code == 2 and problem in result.err
+
+
+def test_an_unknown_table_in_a_projects_file_is_an_error(run: Any, write: Any) -> None:
+    result = run("config", "check", write("mlx-tools.toml", "[weather]\nx = 1\n"))
+    assert result.code == 2 and "weather: no such section" in result.err
+
+
 # --- changing the user's file -----------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from mlx_tools.app import config
 from mlx_tools.backends import parse_address
 from mlx_tools.cli.options import AsJson, argument, option
-from mlx_tools.cli.output import note, print_json, print_text
+from mlx_tools.cli.output import note, print_json, print_text, warn_all
 from mlx_tools.errors import ConfigError, UsageError
 from mlx_tools.paths import private_dir, read_regular, write_whole
 from mlx_tools.plugins.connect.client_files import (
@@ -114,7 +114,9 @@ def _target(url: str | None) -> tuple[GatewayTarget, bool]:
     Raises:
         UsageError: this is no address of a gateway.
     """
-    gateway = config.load().settings.gateway
+    loaded = config.load()
+    warn_all(loaded.warnings)
+    gateway = loaded.settings.gateway
     named = parse_address(url or f"http://{_host_text(gateway.host)}:{gateway.port}")
     if named.interface:
         raise UsageError(f"{url} is the address of no gateway", hint=f"--url {named}")
