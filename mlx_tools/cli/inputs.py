@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, TextIO, TypeVar
 
 from mlx_tools.cli.call_text import escape_line
-from mlx_tools.cli.output import count_columns, note, steerable, wrap_line
+from mlx_tools.cli.output import count_columns, cut, note, steerable, wrap_line
 from mlx_tools.errors import UsageError
 from mlx_tools.parsing import HOOKS, Unreadable
 from mlx_tools.paths import expand_user, file_exists, folder_exists, read_regular
@@ -494,7 +494,7 @@ async def pick_in_thread(question: str, answers: Sequence[str]) -> str | None:
 def picked(question: str, answers: Sequence[str], given_up: int | None = None) -> str | None:
     """Return the answer that the user chooses by its number or its beginning.
 
-    None for an empty line, or one that is none of the answers.
+    None for an empty line. A line that is none of the answers is asked for again.
 
     Args:
         question: the question.
@@ -508,12 +508,22 @@ def picked(question: str, answers: Sequence[str], given_up: int | None = None) -
     print(wrap_line(escape_line(question), width), file=sys.stderr)
     for number, answer in enumerate(answers, start=1):
         print(wrap_line(f"  {number}. {escape_line(answer)}", width, "     "), file=sys.stderr)
-    print(f"1-{len(answers)}:", end=" ", file=sys.stderr, flush=True)
-    line = (read_line(sys.stdin, given_up) or "").strip()
-    if line.isdecimal() and 0 < int(line) <= len(answers):
-        return answers[int(line) - 1]
-    matches = [answer for answer in answers if line and answer.startswith(line)]
-    return line if line in answers else matches[0] if len(matches) == 1 else None
+    while True:
+        print(f"1-{len(answers)}:", end=" ", file=sys.stderr, flush=True)
+        line = (read_line(sys.stdin, given_up) or "").strip()
+        if not line:
+            return None
+        number = int(line) if line.isdecimal() and len(line) < 10 else 0
+        if 0 < number <= len(answers):
+            return answers[number - 1]
+        matches = [answer for answer in answers if answer.startswith(line)]
+        if line in answers or len(matches) == 1:
+            return line if line in answers else matches[0]
+        numbers = f"a number from 1 to {len(answers)}" if len(answers) > 1 else "1"
+        problem = (
+            f"several begin with {cut(line, 40)}" if matches else f"there is no {cut(line, 40)}"
+        )
+        note(f"{problem}: type {numbers}, or Enter for none")
 
 
 # --- the user's editor ----------------------------------------------------------------------------

@@ -53,6 +53,28 @@ def test_a_chat_takes_the_choice_before_its_first_question(terminal: Any, url: s
     assert shown.end() == 0
 
 
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ("3", "there is no 3: type a number from 1 to 2, or Enter for none"),
+        ("0", "there is no 0: "),
+        ("9" * 5000, "there is no 999"),
+        ("org/", "several begin with org/: "),
+    ],
+)
+def test_a_wrong_choice_is_told_the_numbers_and_asked_for_again(
+    terminal: Any, url: str, wrong: str, problem: str
+) -> None:
+    shown = terminal("doctor", "--url", url)
+    shown.see("1-2:")
+    shown.type(wrong)
+    shown.press("enter")
+    shown.see(problem)
+    shown.type("2")
+    shown.press("enter")
+    shown.see("model: org/headers")
+
+
 @pytest.mark.parametrize("command", [("ask", "Hi"), ("chat",), ("doctor",)])
 def test_ctrl_c_leaves_the_choice_at_once(
     terminal: Any, url: str, command: tuple[str, ...]
