@@ -163,6 +163,13 @@ def _add_bound(registry: Registry, roots: Sequence[str]) -> None:
                 registry.provide(tool)
 
 
+_WORDS_FOR_TOOLS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("all", "any", "every", "everything"), "did you mean '*'?"),
+    **dict.fromkeys(("none", "nothing", "no"), "did you mean '[]'?"),
+}
+"""The hints for words that are no names of tools, but may be typed for all or none of them."""
+
+
 def _check_names(configuration: Configuration, registry: Registry) -> None:
     """Check the names of tools in the settings.
 
@@ -186,7 +193,7 @@ def _check_names(configuration: Configuration, registry: Registry) -> None:
                 continue
             raise UsageError(
                 f"{configuration.describe_origin(key)}: there is no tool {name}",
-                hint=did_you_mean(name, specs),
+                hint=_WORDS_FOR_TOOLS.get(name.casefold()) or did_you_mean(name, specs),
             )
 
 

@@ -565,6 +565,7 @@ ALIASES: Final[Mapping[str, str]] = {
     "/exit": "/quit",
     "/bye": "/quit",
     "/new": "/clear",
+    "/reset": "/clear",
     "/?": "/help",
 }
 """The names that other programs have for the same commands."""

@@ -9,7 +9,7 @@ import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -82,6 +82,10 @@ def _keys(incomplete: str) -> list[str]:
     return [key for key, row in rows if key.startswith(incomplete) and not row.setting.secret]
 
 
+_MEANT_UNSET: Final = frozenset(("none", "null", "nil", "default", "unset", "unlimited"))
+"""Words that may be typed for a setting without a value."""
+
+
 @app.command(name="set")
 def set_value(
     key: Annotated[
@@ -100,7 +104,12 @@ def set_value(
             f"{key} is a secret, and others on this machine can see command lines",
             hint=f"mlx-tools config edit, or {row.env}",
         )
-    value = config.read_typed(key, text)
+    try:
+        value = config.read_typed(key, text)
+    except config.ConfigErrors as error:
+        if row is None or text.casefold() not in _MEANT_UNSET:
+            raise
+        raise ConfigError(error.message, hint=f"mlx-tools config set {key} '' unsets it") from None
     change_user_text(lambda text: edit_value(text, key, value))
     print_text(f"{key} = {as_toml(value)}" if value is not None else f"{key} is not set")
     with contextlib.suppress(ConfigError):  # every command reports an error elsewhere

@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 
 LAST: Final = "last"
 """A word that can be given instead of an id: it means the session with the last write."""
+_MEANT_LAST: Final = frozenset(("latest", "newest", "recent", "previous", "current"))
+"""Words that may be typed for it."""
 
 MAX_MEMORY_SESSIONS: Final = 256
 """Sessions that a `MemoryStore` keeps; the oldest are dropped first. It bounds the memory."""
@@ -362,10 +364,12 @@ class SessionStore(ABC):
         if len(ids) == 1:
             return ids[0]
         if not ids:
-            is_empty = self.count() == 0
+            if self.count() == 0:
+                raise UsageError("there are no sessions")
+            is_last_meant = session_id.casefold() in {LAST, *_MEANT_LAST}
             raise UsageError(
-                "there are no sessions" if is_empty else f"there is no session {session_id[:100]}",
-                hint=None if is_empty else "mlx-tools sessions list",
+                f"there is no session {session_id[:100]}",
+                hint=f"did you mean {LAST}?" if is_last_meant else "mlx-tools sessions list",
             )
         more = f" and {len(ids) - 4} more" if len(ids) > 4 else ""
         raise UsageError(

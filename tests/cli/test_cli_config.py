@@ -103,6 +103,13 @@ def test_an_unknown_table_that_may_restrict_something_is_an_error(
     assert result.code == 2 and problem in result.err
 
 
+@pytest.mark.parametrize("word", ["none", "Default", "unlimited"])
+def test_a_word_for_no_value_is_told_what_unsets_a_setting(run: Any, word: str) -> None:
+    result = run("config", "set", "limits.max_tokens", word)
+    assert result.code == 2 and "config set limits.max_tokens '' unsets it" in result.error
+    assert "an integer from 1 to" in result.error
+
+
 def test_an_unknown_table_in_a_projects_file_is_an_error(run: Any, write: Any) -> None:
     result = run("config", "check", write("mlx-tools.toml", "[weather]\nx = 1\n"))
     assert result.code == 2 and "weather: no such section" in result.err

@@ -293,6 +293,7 @@ def test_sessions_that_are_named_are_deleted_and_no_other(run: Any, home: Path) 
         (("s1-old", "s2-paused", "--yes"), "s2-paused has not ended: paused: 1 approval due"),
         (("s1-old", "s4", "--yes"), "s4-doubt has not ended: interrupted, 1 call in doubt"),
         (("s1-old", "s9", "--yes"), "there is no session s9"),
+        (("latest", "--yes"), "there is no session latest (did you mean last?)"),
         (("s1-old",), "--yes removes them"),
     ],
 )

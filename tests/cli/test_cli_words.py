@@ -64,6 +64,16 @@ def test_a_sign_before_a_tool_that_is_not_there_is_told(run: Any) -> None:
         assert result.code == 2 and "--tools: there is no tool calculater" in result.error
 
 
+@pytest.mark.parametrize(
+    ("word", "hint"), [("all", "did you mean '*'?"), ("None", "did you mean '[]'?")]
+)
+def test_a_word_for_all_tools_or_none_is_told_what_means_it(run: Any, word: str, hint: str) -> None:
+    result = run("ask", "--tools", word, "Hi")
+    assert result.code == 2 and hint in result.error
+    result = run("tools", "list", "--tools", hint.split("'")[1])
+    assert result.code == 0 and result.err == ""
+
+
 def test_a_search_takes_words(run: Any, write: Any) -> None:
     write("tides.txt", "The spring tide follows the full moon.")
     assert run("kb", "add", "tides.txt").code == 0
