@@ -1,8 +1,8 @@
-"""All settings: their types, limits, help texts, and who may set them.
+"""All settings: their types, limits, help texts, and rules for a project's file.
 
-They are defined only here. The names of variables, the help of options, errors, `mlx-tools config
-show` and the table in the documentation are made from this file (by `mlx_tools.app.setting_rows`).
-The default values are only in ``config/default.toml``.
+Settings are declared only here. Environment variables, options, error messages, `mlx-tools config
+show` and the table in the documentation follow from it (`mlx_tools.app.setting_rows`). Defaults are
+only in ``config/default.toml``.
 """
 
 import re
@@ -63,7 +63,7 @@ def _check_server_options(value: Any) -> None:
 
 _TOOL = "NAME, a glob such as notes_*, plugin:NAME or plugin:NAME/TOOL"
 ValueRule = Mapping[str, Any]
-"""The allowed values in words, and their test, as arguments of `Setting`."""
+"""Arguments of `Setting`: the allowed values in words, and a function that checks a value."""
 
 TOOLS: ValueRule = {
     "allowed": f"a list of tools, each {_TOOL}",
@@ -71,7 +71,7 @@ TOOLS: ValueRule = {
 }
 EFFECTS: ValueRule = {"allowed": f"a list of {', '.join(ASKABLE)}", "test": check_effects}
 SESSION = "session"
-"""The name for all tools together in a table of rates."""
+"""The name that limits all tools together in a table of rates."""
 RATE_TABLE: ValueRule = {
     "allowed": f"rates by tool, each tool {_TOOL}, each rate {RATES}",
     "test": lambda value: check_rates(value, "rates"),
@@ -84,24 +84,24 @@ ADDRESSES: ValueRule = {
 Names = tuple[str, ...]
 
 PROFILES = "profiles"
-"""The table of the profiles in the user's file, each of which is a table of settings."""
+"""The table of profiles in the user's file. Each profile is a table of settings."""
 
 RESERVED = frozenset({PROFILES})
-"""Tables of the configuration file that are no sections of settings."""
+"""Tables of the configuration file that are not sections of settings."""
 
 OTHER_VARIABLES = frozenset(
     f"MLX_TOOLS_{name}" for name in ("CACHE_DIR", "CONFIG_DIR", "DATA_DIR", "STATE_DIR", "SUITES")
 )
-"""Variables with our prefix that are no settings: folders, and test suites."""
+"""Variables with the prefix of settings that set folders and test suites instead."""
 
 
 def addresses(value: str | Names | None) -> Names:
-    """Return the addresses in ``backend.url``."""
+    """Return the value of ``backend.url`` as a tuple of addresses."""
     return (value,) if isinstance(value, str) else value or ()
 
 
-# \Z, because $ would allow a newline after the text. Halves of surrogate pairs come from variables
-# that are not UTF-8, and cannot be written to any file.
+# \Z, because $ would also match before a final newline. Lone surrogates come from environment
+# variables that are not UTF-8, and cannot be written to a file.
 Name = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f\ud800-\udfff]{1,500}\Z")]
 Text = Annotated[str, Meta(max_length=100_000, pattern=r"^[^\ud800-\udfff]*\Z")]
 Key = Annotated[str, Meta(pattern=r"^[\x21-\x7e]{1,4000}\Z")]
@@ -111,11 +111,13 @@ Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
 
 
 class PolicySection(Section, frozen=True):
+    """Which calls may run, and which need an approval."""
+
     allow: Annotated[
         Names | None,
         Setting(
             "allow",
-            "The tools that may be called, exactly these; replaces the preset",
+            "The only tools that may be called; replaces the preset",
             **TOOLS,
             option="--tools,-t A,B",
             env="MLX_TOOLS_ALLOWED_TOOLS",
@@ -126,7 +128,7 @@ class PolicySection(Section, frozen=True):
         Name | None,
         Setting(
             "allow",
-            "A named set of tools that may be called; replaces the list",
+            "A named set of tools that may be called; replaces the list of tools",
             option="--preset NAME",
             group="policy",
             allowed="the name of a preset",
@@ -134,17 +136,27 @@ class PolicySection(Section, frozen=True):
     ]
     deny: Annotated[
         Names,
-        Setting("add", "Tools that may not be called, whatever else allows them; adds up", **TOOLS),
+        Setting(
+            "add",
+            "Tools that may never be called, even if another setting allows them; the lists of all "
+            "files are combined",
+            **TOOLS,
+        ),
     ]
     ask: Annotated[
-        Names, Setting("add", "Tools that need an approval for every call; adds up", **TOOLS)
+        Names,
+        Setting(
+            "add",
+            "Tools that need an approval for every call; the lists of all files are combined",
+            **TOOLS,
+        ),
     ]
     ask_effects: Annotated[
         Names,
         Setting(
             "more",
-            "Effects that ask a person before every call that has one of them, whichever tool it "
-            "is; network may be added, and an empty list asks about none",
+            "Effects that need an approval: every call with one of them asks first; you can add "
+            "network, and an empty list asks for no effect",
             **EFFECTS,
         ),
     ]
@@ -152,7 +164,7 @@ class PolicySection(Section, frozen=True):
         bool,
         Setting(
             "only_true",
-            "No tool with the network effect runs, and the backend is on loopback",
+            "Run no tool with the network effect, and use only a backend on loopback",
             option="--local-only",
             group="policy",
         ),
@@ -161,7 +173,7 @@ class PolicySection(Section, frozen=True):
         bool,
         Setting(
             "only_true",
-            "Tools that write, execute or use the network report what they would do, and do not",
+            "Tools that write, execute or use the network only report what they would do",
             option="--dry-run",
             env="MLX_TOOLS_DRY_RUN",
             group="policy",
@@ -172,7 +184,7 @@ class PolicySection(Section, frozen=True):
         Setting(
             "stricter",
             "Calls that need approval: never pauses the run, ask asks at the terminal, always "
-            "approves all but repaired and echoed calls; auto is ask at a terminal and never "
+            "approves all except repaired and echoed calls; auto is ask at a terminal and never "
             "elsewhere",
             option="--approve WHEN",
             group="policy",
@@ -182,8 +194,8 @@ class PolicySection(Section, frozen=True):
         dict[str, str],
         Setting(
             "rarer",
-            f"How often each tool may be called, by tool, and under {SESSION} all of them together "
-            "in a session; adds up",
+            f"How often each tool may be called; the name {SESSION} limits all tools together in a "
+            "session; the tables of all files are combined",
             **RATE_TABLE,
         ),
     ]
@@ -191,34 +203,36 @@ class PolicySection(Section, frozen=True):
         Literal["deny", "ask", "allow"],
         Setting(
             "stricter",
-            "What becomes of calls that may use the network once a tool has shown private data, "
+            "What to do with calls that may use the network after a tool has shown private data, "
             "such as your files",
         ),
     ]
     redact_paths: Annotated[
-        bool, Setting("only_true", "Paths are taken out of what tools return, too, as secrets are")
+        bool,
+        Setting("only_true", "Remove paths from the outputs of tools, in the same way as secrets"),
     ]
 
 
 class ToolSettings(Section, frozen=True):
+    """Folders, programs and functions for tools."""
+
     roots: Annotated[
         tuple[Root, ...],
         Setting(
             "never",
-            "Folders that file tools may see: DIR or DIR:ro, or DIR:rw; DIR:ro:**/*.md only the "
-            "files that fit the pattern",
+            "Folders that file tools may use: DIR or DIR:ro to read, DIR:rw to write too; "
+            "DIR:ro:**/*.md allows only files that match the pattern",
             option="--root DIR[:rw]",
             group="policy",
-            allowed="a list of folders, each DIR, DIR:ro or DIR:rw, with :PATTERN behind it or not",
+            allowed="a list of folders, each DIR, DIR:ro or DIR:rw, with or without :PATTERN",
         ),
     ]
     commands: Annotated[
         tuple[Program, ...],
         Setting(
             "never",
-            "Programs that run_command may run besides its own, with any arguments; naming one "
-            "allows run_command, which asks before each run. They are looked for in the system's "
-            "folders",
+            "More programs that run_command may run, with any arguments; naming one allows "
+            "run_command, which asks before each run. They are searched in the system's folders",
             option="--commands A,B",
             group="policy",
             run="commands",
@@ -229,8 +243,8 @@ class ToolSettings(Section, frozen=True):
         tuple[Root, ...],
         Setting(
             "never",
-            "Folders of programs that you trust, looked through after the system's and, on a Mac, "
-            "before Homebrew's; a program below a :rw root is refused",
+            "Folders of programs that you trust, searched after the system's and, on a Mac, before "
+            "Homebrew's; a program below a :rw root is refused",
             allowed="a list of folders, each with its whole path",
         ),
     ]
@@ -238,8 +252,8 @@ class ToolSettings(Section, frozen=True):
         tuple[Root, ...],
         Setting(
             "never",
-            "Python files whose typed, documented functions the model may call; a function that "
-            "does not declare its effects asks before each call",
+            "Python files with typed, documented functions that the model may call; a function "
+            "without declared effects asks before each call",
             option="--functions FILE.py",
             group="policy",
             allowed="a list of Python files",
@@ -249,21 +263,22 @@ class ToolSettings(Section, frozen=True):
         Literal["off", "run", "session"],
         Setting(
             "stricter",
-            "How long the result of a call that only reads is used for the same call again, if "
-            "nothing was changed since: for one question, or for all of a session",
+            "How long the result of a call that only reads is reused for the same call, unless "
+            "something was changed since: for one question (run), or for the whole session",
             run="cache",
         ),
     ]
 
 
 class LimitsSection(Section, frozen=True):
+    """Limits of one question, one call and one completion."""
+
     max_iterations: Annotated[
         int,
         Meta(ge=1, le=1000),
         Setting(
             "lower",
-            "Steps of one question, 24 if unset; each is a completion, and then the model must "
-            "answer",
+            "Maximum number of completions for one question; after them the model must answer",
             option="--max-iterations N",
             env="MLX_TOOLS_MAX_ITERATIONS",
             group="run",
@@ -273,7 +288,7 @@ class LimitsSection(Section, frozen=True):
         Milliseconds,
         Setting(
             "lower",
-            "Time for one question, 1800 if unset; time waiting for a person does not count",
+            "Time limit for one question; time spent waiting for a person does not count",
             option="--timeout SECONDS",
             env="MLX_TOOLS_TOTAL_TIMEOUT_MS",
             group="run",
@@ -284,7 +299,7 @@ class LimitsSection(Section, frozen=True):
         Milliseconds,
         Setting(
             "lower",
-            "Time for one tool call, where the tool sets no shorter one",
+            "Time limit for one tool call, unless the tool sets a shorter one",
             env="MLX_TOOLS_TOOL_TIMEOUT_MS",
         ),
     ]
@@ -292,7 +307,7 @@ class LimitsSection(Section, frozen=True):
         Annotated[int, Meta(ge=1, le=1_000_000)] | None,
         Setting(
             "lower",
-            "Tokens of one completion, if unset what fits; at most 16384 then, 8192 if "
+            "Maximum tokens of one completion; if unset, as many as fit: at most 16384, 8192 if "
             "the context is unknown, and 512 for a model that was measured as weak",
             option="--max-tokens N",
             group="writing",
@@ -302,19 +317,21 @@ class LimitsSection(Section, frozen=True):
         Annotated[int, Meta(ge=100, le=10_000_000)] | None,
         Setting(
             "lower",
-            "Characters of a tool's output the model sees; without it an eighth of the context, "
-            "4000 to 32000 (8000 if the context is unknown)",
+            "Maximum characters of a tool's output that the model sees; if unset, an eighth of the "
+            "context, from 4000 to 32000 (8000 if the context is unknown)",
         ),
     ]
 
 
 class Routing(Section, frozen=True):
+    """How a model gets the tools."""
+
     route: Annotated[
         RouteChoice,
         Setting(
             "never",
-            "By which path a model is asked: by its server's own function calling (native), by a "
-            "prompt, or (auto) natively where that was tried and works",
+            "How the model gets the tools: through its server's own function calling (native), in "
+            "the prompt (prompted), or (auto) native if that was tried and works",
             option="--route PATH",
             group="gateway",
         ),
@@ -323,21 +340,24 @@ class Routing(Section, frozen=True):
         bool,
         Setting(
             "only_false",
-            "Whether a local model may be asked by a prompt, without its server's function calling",
+            "Whether a local model may get the tools in the prompt, without its server's function "
+            "calling",
             env="ROUTING_LOCAL_ENABLED",
         ),
     ]
 
 
 class BackendSettings(Section, frozen=True):
+    """Where the model runs."""
+
     kind: Annotated[
         BackendKind,
         Setting(
             "never",
-            "Where the model runs: on a running completions server, on one that is started for "
-            "the run, in this process (local), on a server that is asked by its own function "
-            "calling (native), or (auto) at the named address, else by the gateway where it runs, "
-            "else on the server that answers on this machine, else the embedded model is started",
+            "Where the model runs: on a running server (completions), on a server started for the "
+            "run (server), in this process (local), or on a server with its own function calling "
+            "(native); auto takes the first of these: the address in url, a running gateway, a "
+            "server on this machine, a new server with the embedded model",
             option="--backend KIND",
             group="backend",
         ),
@@ -347,7 +367,7 @@ class BackendSettings(Section, frozen=True):
         Setting(
             "never",
             "The server's address, with or without /v1; anthropic:URL and ollama:URL for servers "
-            "that speak these interfaces; of several the next is asked where one does not answer",
+            "with these interfaces; if one of several does not answer, the next is asked",
             **ADDRESSES,
             option="--url URL",
             group="backend",
@@ -357,7 +377,7 @@ class BackendSettings(Section, frozen=True):
         Key | None,
         Setting(
             "never",
-            "The key that is sent to these addresses; as a bearer token",
+            "The key that is sent to these addresses (as a bearer token)",
             option="--api-key-file FILE",
             group="own",
             allowed="a key without spaces, or ${NAME} for what the variable NAME holds",
@@ -369,7 +389,7 @@ class BackendSettings(Section, frozen=True):
         Names,
         Setting(
             "never",
-            "Further options of a server of our own, such as --kv-bits, --draft-model, "
+            "More options for a server that mlx-tools starts, such as --kv-bits, --draft-model, "
             "--adapter-path and --chat-template-args",
             allowed='a list of words, such as ["--kv-bits", "8"]',
             test=_check_server_options,
@@ -378,11 +398,13 @@ class BackendSettings(Section, frozen=True):
 
 
 class Model(Section, frozen=True):
+    """The model, and how it writes."""
+
     name: Annotated[
         Name | None,
         Setting(
             "never",
-            "The model: the server's name for it, or a folder that holds one",
+            "The model: the server's name for it, or the folder of a model",
             option="--model,-m NAME",
             group="backend",
             allowed="a name or a folder",
@@ -393,7 +415,7 @@ class Model(Section, frozen=True):
         Setting(
             "any",
             "How the model writes its messages; native is the form of its own template, auto the "
-            "measured one, else jsonl",
+            "style that was measured as the best, else jsonl",
             option="--style STYLE",
             group="writing",
             run="style",
@@ -403,7 +425,7 @@ class Model(Section, frozen=True):
         Literal["auto", "chatml", "llama3", "gemma", "mistral", "phi", "plain"],
         Setting(
             "never",
-            "The delimiters of turns; auto reads them from the model's own template",
+            "The text before and after each turn; auto reads it from the model's own template",
             option="--chat-format FORMAT",
             group="writing",
         ),
@@ -412,7 +434,7 @@ class Model(Section, frozen=True):
         Literal["off", "auto"] | Annotated[int, Meta(ge=1, le=100_000)],
         Setting(
             "any",
-            "Whether a model that can think may, and for how many tokens",
+            "Whether a reasoning model may think first, and for how many tokens",
             option="--reasoning off|auto|N",
             group="writing",
             run="reasoning",
@@ -422,7 +444,7 @@ class Model(Section, frozen=True):
         Literal["answer-first", "rag-first"],
         Setting(
             "any",
-            "Whether the model answers what it knows, or looks things up first",
+            "Whether the model answers from its own knowledge, or searches with tools first",
             run="response_mode",
         ),
     ]
@@ -430,8 +452,9 @@ class Model(Section, frozen=True):
         StrategyChoice,
         Setting(
             "never",
-            "How a completion is held to the protocol: where a message begins (auto), never "
-            "(free), from its first character on (guided), or by a mask of the sampler (grammar)",
+            "When a completion must follow the protocol: once a message begins (auto), never "
+            "(free), from the first character on (guided), or by a grammar in the sampler "
+            "(grammar)",
             option="--strategy STRATEGY",
             group="writing",
             run="strategy",
@@ -441,8 +464,8 @@ class Model(Section, frozen=True):
         Literal["cut", "summary"],
         Setting(
             "any",
-            "What the model is shown of an output of more than limits.max_observation_chars: head "
-            "and tail (cut), or between them a summary that it is asked for (summary)",
+            "How to shorten an output longer than limits.max_observation_chars: keep its beginning "
+            "and end (cut), or put a summary by the model between them (summary)",
             run="long_observations",
         ),
     ]
@@ -450,8 +473,8 @@ class Model(Section, frozen=True):
         Annotated[int, Meta(ge=1, le=100_000_000)] | None,
         Setting(
             "any",
-            "How many tokens the model can take; without it as its server or its files say, and "
-            "where neither does it is unknown",
+            "The size of the model's context in tokens; if unset, it comes from the server or from "
+            "the model's files, else it is unknown",
             run="context",
         ),
     ]
@@ -459,8 +482,8 @@ class Model(Section, frozen=True):
         Literal["off", "auto"],
         Setting(
             "any",
-            "Whether the model sums up the oldest turns by itself once four fifths of its context "
-            "are used (auto), or only where that is asked for (off)",
+            "When the model summarises the oldest turns: once four fifths of its context are used "
+            "(auto), or only when you ask for it (off)",
             run="compact",
         ),
     ]
@@ -482,11 +505,13 @@ class Model(Section, frozen=True):
 
 
 class PromptSection(Section, frozen=True):
+    """Texts of the prompt."""
+
     system: Annotated[
         Text | None,
         Setting(
             "never",
-            "Who the model is; replaces the built-in words",
+            "Who the model is; begins the system prompt, in place of the built-in text",
             option="--system,-s TEXT",
             group="writing",
             allowed="text",
@@ -497,7 +522,7 @@ class PromptSection(Section, frozen=True):
         Text,
         Setting(
             "any",
-            "A text about the project for the model; never read as instructions",
+            "A text about the project; the model gets it as data, not as instructions",
             allowed="text",
             run="project_context",
         ),
@@ -505,12 +530,14 @@ class PromptSection(Section, frozen=True):
 
 
 class ArtifactSettings(Section, frozen=True):
+    """Stored outputs of tools."""
+
     keep: Annotated[
         Literal["when_needed", "always"],
         Setting(
             "stricter",
-            "Which tools' outputs are stored whole: those that the model cannot see whole and all "
-            "of a run in which a tool failed, or always all of them",
+            "Which outputs of tools are stored in full: those that the model sees shortened, and "
+            "all outputs of a run after a tool failed (when_needed), or every output (always)",
         ),
     ]
     keep_days: Annotated[
@@ -519,11 +546,13 @@ class ArtifactSettings(Section, frozen=True):
 
 
 class GatewaySettings(Section, frozen=True):
+    """The server for clients with OpenAI's or Anthropic's API."""
+
     host: Annotated[
         Name,
         Setting(
             "never",
-            "The address that the gateway listens at; any but loopback needs a key",
+            "The address that the gateway listens on; any except loopback needs a key",
             option="--host HOST",
             group="gateway",
             allowed="a host's name or address",
@@ -534,7 +563,7 @@ class GatewaySettings(Section, frozen=True):
         Meta(ge=0, le=65_535),
         Setting(
             "never",
-            "The port that the gateway listens at; 0 takes one that is free",
+            "The port that the gateway listens on; 0 takes a free one",
             option="--port N",
             group="gateway",
         ),
@@ -543,7 +572,7 @@ class GatewaySettings(Section, frozen=True):
         Key | None,
         Setting(
             "never",
-            "The key that clients must send; as a bearer token or in x-api-key",
+            "The key that clients must send (as a bearer token or in x-api-key)",
             option="--api-key-file FILE",
             group="gateway",
             allowed="a key without spaces, or ${NAME} for what the variable NAME holds",
@@ -554,7 +583,7 @@ class GatewaySettings(Section, frozen=True):
         Names,
         Setting(
             "never",
-            "Further host names by which clients may reach the gateway, besides loopback",
+            "More host names that clients may use for the gateway; loopback is always allowed",
             option="--allow-host H",
             group="gateway",
             allowed="a list of host names, without wildcards",
@@ -565,7 +594,7 @@ class GatewaySettings(Section, frozen=True):
         Names,
         Setting(
             "never",
-            "Web pages that may ask the gateway, each as http://localhost:3000",
+            "Origins of web pages that may call the gateway, such as http://localhost:3000",
             option="--allow-origin O",
             group="gateway",
             allowed="a list of origins, without wildcards",
@@ -586,16 +615,16 @@ class GatewaySettings(Section, frozen=True):
         Literal["person", "client"],
         Setting(
             "never",
-            "Who decides about the calls of a run that a client asked for: a person, elsewhere, or"
-            " the client too",
+            "Who approves the calls of a run that a client started: only a person, outside of that "
+            "client (person), or the client too (client)",
         ),
     ]
     models: Annotated[
         dict[str, Name],
         Setting(
             "never",
-            "Further names of models that clients may use, each with the model it means; `*` in "
-            "a name is any text, `default` is the first model",
+            "More model names that clients may use, each with the model for it; `*` in a name "
+            "matches any text, `default` is the first model",
             allowed='a table such as { "gpt-*" = "default" }',
         ),
     ]
@@ -611,7 +640,7 @@ class Settings(Section, frozen=True):
         bool,
         Setting(
             "only_false",
-            "The switch of the whole program: with false, no tool runs",
+            "Whether tools may run at all: with false, no tool runs",
             env="PLUGIN_MLX_TOOLS_ENABLED",
         ),
     ]
@@ -629,7 +658,7 @@ class Settings(Section, frozen=True):
         Key | None,
         Setting(
             "never",
-            "The PostgreSQL database that sessions are kept in, in place of files; its address",
+            "The address of a PostgreSQL database that stores sessions, instead of files",
             allowed="postgresql://USER@HOST/NAME",
             test=_check_database,
             secret=True,
@@ -648,7 +677,7 @@ class Settings(Section, frozen=True):
 
 @cache
 def table() -> dict[str, SettingRow]:
-    """Return all settings by key: the core's in the order of the code, then plugins'."""
+    """Return all settings by key: the core's in the order of the code, then the plugins'."""
     rows = {row.key: row for row in iter_rows(Settings)}
     for name, section in load_plugin_sections().items():
         rows |= {row.key: row for row in iter_rows(section, f"{name}.")}
@@ -657,18 +686,18 @@ def table() -> dict[str, SettingRow]:
 
 @cache
 def load_plugin_sections() -> dict[str, type[Section]]:
-    """Return the tables of plugins by name. A faulty table is left out and reported."""
+    """Return the plugins' tables of settings by name, without faulty ones."""
     return _read_sections()[0]
 
 
 def list_left_out_tables() -> frozenset[str]:
-    """Return the names of plugins' tables that were left out."""
+    """Return the names of the plugins' tables that were left out as faulty."""
     return _read_sections()[1]
 
 
 @cache
 def _read_sections() -> tuple[dict[str, type[Section]], frozenset[str]]:
-    """Return the tables of plugins by name, and the names of those that were left out."""
+    """Return the plugins' tables by name, and the names of faulty ones, which are reported."""
     from mlx_tools.app.hooks import plugins
 
     hooks, sections, owners = plugins(), dict[str, type[Section]](), dict[str, str]()
@@ -690,7 +719,13 @@ def _read_sections() -> tuple[dict[str, type[Section]], frozenset[str]]:
 
 
 def find_section_fault(name: Any, section: Any, rows: Iterable[SettingRow]) -> str | None:
-    """Return why a plugin's table cannot be added to these settings, or None."""
+    """Return why a plugin's table cannot be added to the settings in ``rows``, or None.
+
+    Args:
+        name: the name of the table, as the plugin returned it.
+        section: the table, as the plugin returned it.
+        rows: the settings so far.
+    """
     if not isinstance(section, type) or not issubclass(section, Section):
         return "this is no Section"
     if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name):

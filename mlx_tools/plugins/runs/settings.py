@@ -45,8 +45,8 @@ class RunsSettings(Section, frozen=True):
         dict[str, _Key],
         Setting(
             "never",
-            "Where clients may have it told that their runs wait or are done: an origin each, with"
-            " the key that what is told there is signed with",
+            "Origins that clients may name for webhooks about waiting and finished runs, each with "
+            "the key that signs these webhooks",
             allowed='a table such as { "https://hooks.example.org" = "whsec_…" }, each key whsec_ '
             "and 24 to 64 bytes in base64",
             test=_webhooks,

@@ -22,8 +22,7 @@ class WebSettings(Section, frozen=True):
         tuple[str, ...],
         Setting(
             "never",
-            "Hosts of this machine or its network that fetch_url may ask besides, each with its "
-            "port",
+            "Hosts of this machine or its network that fetch_url may use too, each with its port",
             allowed="a list of hosts, each with its port, such as localhost:8080",
             test=_check_local_hosts,
         ),
@@ -32,7 +31,7 @@ class WebSettings(Section, frozen=True):
         str | None,
         Setting(
             "never",
-            "The address of a SearXNG, which web_search asks in place of other engines",
+            "The address of a SearXNG server, which web_search uses instead of other engines",
             allowed="an address such as http://127.0.0.1:8888",
             test=parse_address,
         ),
