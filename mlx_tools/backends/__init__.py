@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     from mlx_tools.backends.server import ServerBackend, foreground_command
     from mlx_tools.backends.server_errors import LOG_HINT, as_refusal, translate
     from mlx_tools.backends.server_options import GPU_SHARE, HEADROOM, check_options
-    from mlx_tools.backends.transport import client_options, proxy_named
+    from mlx_tools.backends.transport import client_options, map_proxy_errors
     from mlx_tools.backends.verdicts import (
         DEFAULT_STYLE,
         STRATEGIES,
@@ -185,7 +185,7 @@ __getattr__, __dir__ = attach_names(
         "address": ("Address", "parse_address"),
         "deadlines": ("Deadlines",),
         "server_errors": ("LOG_HINT", "as_refusal", "translate"),
-        "transport": ("client_options", "proxy_named"),
+        "transport": ("client_options", "map_proxy_errors"),
         "waits": ("WaitTimer",),
         "wire": ("check_request", "check_size", "without_surrogates"),
         "grammars": ("repeated_end", "turn_grammar"),

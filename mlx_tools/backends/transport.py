@@ -288,7 +288,7 @@ class Exchange:
         timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT)
         if self._address.loopback and self._address.base.startswith("http:"):
             return LoopbackClient(timeout, KEEPALIVE_SECONDS)
-        with proxy_named():
+        with map_proxy_errors():
             return httpx.AsyncClient(
                 **self._client_options,
                 timeout=timeout,
@@ -329,7 +329,7 @@ def client_options(address: Address, *, has_key: bool) -> dict[str, Any]:
     plain = address.base.startswith("http:")
     # A proxy can read every header of plain http.
     proxied = not address.loopback and not (plain and has_key)
-    with proxy_named():
+    with map_proxy_errors():
         # Making a TLS context takes 15 to 50 ms, so none is made for plain http to this machine.
         context = httpx.create_ssl_context(verify=not (plain and address.loopback))
     return {"verify": context, "trust_env": proxied, "follow_redirects": False}
@@ -361,7 +361,7 @@ def _describe_proxy(address: Address) -> str | None:
 
 
 @contextmanager
-def proxy_named() -> Iterator[None]:
+def map_proxy_errors() -> Iterator[None]:
     """Raise errors of proxy and certificate settings, in the block, as `UsageError`."""
     try:
         yield

@@ -210,7 +210,7 @@ def test_they_are_chosen_by_the_address_and_stand_so_in_the_header() -> None:
     assert isinstance(found.backend, OllamaBackend)
     assert found.header_fields()["url"] == "ollama:http://127.0.0.1:11434"
     assert found.header_fields()["kind"] == "native"
-    with pytest.raises(UsageError, match="by its name"):
+    with pytest.raises(UsageError, match="needs the name of a model"):
         address = "anthropic:https://api.anthropic.com"
         asyncio.run(choose_backend(url=address, interfaces=list_backend_makers))
     with pytest.raises(UsageError, match="nothing here speaks the interface gemini"):

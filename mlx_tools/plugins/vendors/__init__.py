@@ -1,1 +1,1 @@
-"""Models behind Anthropic's and Ollama's own interfaces."""
+"""Backends for Anthropic's and Ollama's own interfaces."""

@@ -1,4 +1,4 @@
-"""The interfaces that this plugin adds."""
+"""The backends that this plugin adds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mlx_tools.app import BackendMaker, hookimpl
 
 @hookimpl
 def backends() -> Mapping[str, BackendMaker]:
-    """Return the interfaces ``anthropic`` and ``ollama``."""
+    """Return the backends for addresses with ``anthropic:`` and ``ollama:``."""
     from mlx_tools.plugins.vendors.vendors import VENDORS
 
     return VENDORS

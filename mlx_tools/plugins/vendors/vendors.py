@@ -1,8 +1,9 @@
-"""Anthropic's and Ollama's own chat interfaces, each through its own SDK.
+"""Backends for Anthropic's and Ollama's own chat interfaces, each through its SDK.
 
-Messages and tools go in, a turn comes out as text, as `mlx_tools.backends.chat_wire` writes it.
-Neither interface completes text, so the model is told what does not fit. A request without messages
-is asked as one question.
+They send messages and tools, and return a turn as text, in the form of
+`mlx_tools.backends.chat_wire`. Neither interface can continue a text, so a wrong call is not
+corrected while it is written: the model gets an error instead. A request without messages is sent
+as one message of the user.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from mlx_tools.backends import (
     check_request,
     check_size,
     client_options,
+    map_proxy_errors,
     parse_address,
-    proxy_named,
     translate,
     without_surrogates,
 )
@@ -50,28 +51,37 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 Message = Mapping[str, Any]
+"""A message in OpenAI's chat format."""
 
 
 class VendorBackend(ABC):
-    """A server that takes messages only, at ``url`` (with or without its prefix).
+    """A server with a chat interface only.
 
-    The SDK's client is made at its first use, one for each event loop.
+    The SDK's client is created when it is first used, one for each event loop.
+
+    Args:
+        url: the server's address, with or without the interface's prefix.
+        model: the model's name on the server.
+        api_key: the key for the server.
 
     Raises:
-        UsageError: ``url`` is no address, or no model is named.
+        UsageError: ``url`` is not an address, or ``model`` is missing.
     """
 
     kind: Literal["native"] = "native"
     completes = False
     obeys_choice: bool
-    forbidden_tokens: tuple[int, ...] = ()  # the server reads calls itself, so markers may stay
+    """True if the server obeys a tool choice."""
+    forbidden_tokens: tuple[int, ...] = ()
+    """None: the server parses calls itself, so the model may write its markers of calls."""
     interface: str
+    """The name of the interface, for messages. In lower case it is the name of the extra."""
 
     def __init__(self, url: str, model: str | None = None, *, api_key: str | None = None) -> None:
         self.address: Address = parse_address(url)
         if not model:
             raise UsageError(
-                f"{self.interface} is asked for a model by its name", hint="name it with --model"
+                f"{self.interface} needs the name of a model", hint="name it with --model"
             )
         self.model = model
         self._api_key = api_key
@@ -81,25 +91,25 @@ class VendorBackend(ABC):
         return f"{type(self).__name__}({str(self.address)!r}, {self.model!r})"
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk, None]:
-        """Continue ``request.messages``; close the generator to cancel.
+        """Complete a turn; close the generator to cancel.
 
         Raises:
             UsageError: the request cannot be sent.
-            BackendError: the class says how it failed; the text so far never counts.
+            BackendError: the request failed. Its class says how. The text so far does not count.
         """
         prompt, name = check_request(request), str(self.address)
         if request.grammar is not None:
             raise UsageError(f"{self.interface} takes no grammars", hint="leave the strategy auto")
         if request.top_logprobs:
-            yield Chunk("", "length")  # these interfaces report no likelihoods
+            yield Chunk("", "length")  # these interfaces return no log probabilities
             return
-        limits, turn, size = Deadlines(request, name), _Turn(), 0
+        deadlines, turn, size = Deadlines(request, name), _Turn(), 0
         messages = request.messages or ({"role": "user", "content": prompt},)
         with self._map_errors():
-            events = aiter(self._events(request, messages))
+            events = aiter(self._stream_events(request, messages))
             try:
-                while (event := await _next(events, limits)) is not None:
-                    text = without_surrogates(self._read(event, turn))
+                while (event := await _read_next(events, deadlines)) is not None:
+                    text = without_surrogates(self._read_event(event, turn))
                     size += len(text.encode())
                     check_size(size + turn.size, request.max_tokens, name)
                     if text:
@@ -107,17 +117,17 @@ class VendorBackend(ABC):
             finally:
                 try:
                     await events.aclose()  # type: ignore[attr-defined]
-                except Exception as error:  # it ends with its client at the latest
+                except Exception as error:  # closing the client closes the stream too
                     _log.debug("a stream of %s was not closed: %s", name, type(error).__name__)
-        if turn.reason is None:
+        if turn.finish_reason is None:
             raise BackendBroken(f"{name} broke off in the middle of a turn", hint=LOG_HINT)
-        yield Chunk(turn.end(turn.reason), turn.reason, turn.usage)
+        yield Chunk(turn.end(turn.finish_reason), turn.finish_reason, turn.usage)
 
     async def health(self, timeout: float = 5.0) -> Health:
-        """Return the server's state: it is well if it lists its models."""
+        """Return the server's state: ``ok`` if it lists its models within ``timeout`` seconds."""
         try:
             with self._limit_time(timeout):
-                await self._names()
+                await self._list_models()
         except BackendRefused as error:
             return Health("unknown", error.message)
         except (MlxToolsError, TimeoutError) as error:
@@ -125,10 +135,14 @@ class VendorBackend(ABC):
         return Health("ok")
 
     async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
-        """Return the models that the server lists, empty if it does not list them."""
+        """Return the names of the server's models, empty if it does not list them.
+
+        Args:
+            timeout: seconds to wait for the answer.
+        """
         try:
             with self._limit_time(timeout):
-                return tuple(await self._names())
+                return tuple(await self._list_models())
         except (BackendError, TimeoutError):
             return ()
 
@@ -140,7 +154,7 @@ class VendorBackend(ABC):
         if client is not None and client[0] is get_running_loop():
             try:
                 await client[1].close()
-            except Exception as error:  # the process ends it at the latest
+            except Exception as error:  # the end of the process closes it too
                 _log.debug("a client was not closed: %s", type(error).__name__)
 
     @property
@@ -151,7 +165,7 @@ class VendorBackend(ABC):
         loop = get_running_loop()
         if self._client is None or self._client[0] is not loop:
             try:
-                self._client = loop, self._new_client()
+                self._client = loop, self._create_client()
             except ImportError as error:
                 raise MissingDependency(
                     f"{self.interface}'s interface needs its SDK",
@@ -161,7 +175,7 @@ class VendorBackend(ABC):
 
     @contextmanager
     def _limit_time(self, timeout: float) -> Iterator[None]:
-        """Limit a question that is no completion to ``timeout`` seconds."""
+        """Limit a request other than a completion to ``timeout`` seconds."""
         import anyio
 
         with anyio.fail_after(timeout), self._map_errors():
@@ -169,15 +183,16 @@ class VendorBackend(ABC):
 
     @contextmanager
     def _map_errors(self) -> Iterator[None]:
-        """Turn errors of the SDK, raised within, into ours."""
+        """Raise the SDK's errors, in the block, as an `MlxToolsError`."""
         try:
             yield
         except MlxToolsError:
             raise
         except Exception as error:
-            raise self._error(error) from error
+            raise self._convert_error(error) from error
 
-    def _error(self, error: Exception) -> Exception:
+    def _convert_error(self, error: Exception) -> MlxToolsError:
+        """Return the `MlxToolsError` for an error of the SDK."""
         name = str(self.address)
         status = getattr(error, "status_code", None)
         if isinstance(status, int) and status > 0:
@@ -185,39 +200,44 @@ class VendorBackend(ABC):
             body = detail if isinstance(detail, str) else json.dumps(detail, default=str)
             headers = getattr(getattr(error, "response", None), "headers", {})
             return as_refusal(status, body.encode("utf-8", "replace"), name, headers)
-        # Ollama's SDK reports an error within the stream with this status.
+        # Ollama's SDK uses this status for an error in the middle of a stream.
         if status == -1:
             return BackendRefused(f"{name} broke off with an error: {error}"[:400])
         return translate(error.__cause__ if isinstance(error.__cause__, Exception) else error, name)
 
     @abstractmethod
-    def _new_client(self) -> Any: ...
+    def _create_client(self) -> Any:
+        """Return a new client of the SDK. May raise ImportError."""
 
     @abstractmethod
-    async def _names(self) -> Sequence[str]: ...
+    async def _list_models(self) -> Sequence[str]:
+        """Return the names of the server's models."""
 
     @abstractmethod
-    def _events(
+    def _stream_events(
         self, request: CompletionRequest, messages: Sequence[Message]
-    ) -> AsyncIterator[Any]: ...
+    ) -> AsyncIterator[Any]:
+        """Send a request, and yield the SDK's events."""
 
     @abstractmethod
-    def _read(self, event: Any, turn: _Turn) -> str:
-        """Return the text that an event of the SDK adds."""
+    def _read_event(self, event: Any, turn: _Turn) -> str:
+        """Add an event of the SDK to the turn, and return the text that it adds."""
 
 
 class _Turn(TurnText):
-    """A turn as text, with its finish reason (None while it goes on) and its usage."""
+    """A turn as text while it streams in."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.reason: FinishReason | None = None
+        self.finish_reason: FinishReason | None = None
+        """None until the turn has ended."""
         self.usage: Usage | None = None
 
 
-async def _next(events: AsyncIterator[Any], limits: Deadlines) -> Any:
+async def _read_next(events: AsyncIterator[Any], deadlines: Deadlines) -> Any:
+    """Return the next event within its deadline, None at the end of the stream."""
     try:
-        with limits.step():
+        with deadlines.step():
             return await anext(events)
     except StopAsyncIteration:
         return None
@@ -225,53 +245,51 @@ async def _next(events: AsyncIterator[Any], limits: Deadlines) -> Any:
 
 # --- Anthropic ----------------------------------------------------------------------------------
 
-_OFFICIAL: Final = "https://api.anthropic.com"
-_NO_ID: Final = re.compile(r"[^A-Za-z0-9_-]")
-"""Characters that Anthropic's interface forbids in the id of a call."""
-_ENDS: Final[Mapping[str, FinishReason]] = dict.fromkeys(
+_OFFICIAL_ADDRESS: Final = "https://api.anthropic.com"
+_FORBIDDEN_IN_ID: Final = re.compile(r"[^A-Za-z0-9_-]")
+"""Characters that Anthropic's interface refuses in the id of a call."""
+_FINISH_REASONS: Final[Mapping[str, FinishReason]] = dict.fromkeys(
     ("end_turn", "stop_sequence", "tool_use"), "stop"
 )
-"""Reasons of Anthropic's interface that end a turn as the model meant it; any other is ``length``.
-"""
+"""Anthropic's stop reasons for a complete turn. Every other reason counts as ``length``."""
 
 
 class AnthropicBackend(VendorBackend):
-    """Anthropic's messages at ``url``.
+    """Anthropic's messages API, from Anthropic's service or another server.
 
-    Its own service, or a server with the same interface.
-
-    Without ``api_key`` the environment's ``ANTHROPIC_API_KEY`` goes to Anthropic's own service
-    only.
+    Without ``api_key``, ``ANTHROPIC_API_KEY`` of the environment is sent, but only to Anthropic's
+    own service.
     """
 
     interface = "Anthropic"
     obeys_choice = True
 
-    def _new_client(self) -> Any:
+    def _create_client(self) -> Any:
         from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
 
-        official = str(self.address) == _OFFICIAL
+        official = str(self.address) == _OFFICIAL_ADDRESS
         key = self._api_key or (os.environ.get("ANTHROPIC_API_KEY") if official else None)
-        way = client_options(self.address, has_key=key is not None)
-        # This client uses the environment's proxies whatever trust_env says, except for mounts.
-        mounts = {} if way["trust_env"] else dict.fromkeys(("all://", "http://", "https://"))
-        with proxy_named():
-            http = DefaultAsyncHttpxClient(mounts=mounts, **way)
+        options = client_options(self.address, has_key=key is not None)
+        # This client ignores trust_env and uses the environment's proxies; only mounts override
+        # them.
+        mounts = {} if options["trust_env"] else dict.fromkeys(("all://", "http://", "https://"))
+        with map_proxy_errors():
+            http = DefaultAsyncHttpxClient(mounts=mounts, **options)
         return AsyncAnthropic(api_key=key or "none", base_url=str(self.address), http_client=http)
 
-    async def _names(self) -> Sequence[str]:
+    async def _list_models(self) -> Sequence[str]:
         return [model.id for model in (await self.client.models.list()).data]
 
-    async def _events(
+    async def _stream_events(
         self, request: CompletionRequest, messages: Sequence[Message]
     ) -> AsyncGenerator[Any, None]:
         body: dict[str, Any] = {
             "model": self.model,
             "max_tokens": request.max_tokens,
-            "messages": anthropic_messages(messages),
-            **anthropic_tools(request, messages),
+            "messages": to_anthropic_messages(messages),
+            **to_anthropic_tools(request, messages),
         }
-        # Anthropic's interface takes system texts apart from the messages.
+        # Anthropic's interface has a field of its own for system messages.
         if system := "\n\n".join(m["content"] for m in messages if m["role"] == "system"):
             body["system"] = system
         extra = {k: v for k, v in request.sampling.items() if k in ("top_p", "top_k")}
@@ -282,10 +300,10 @@ class AnthropicBackend(VendorBackend):
             async for event in stream:
                 yield event
 
-    def _read(self, event: Any, turn: _Turn) -> str:
+    def _read_event(self, event: Any, turn: _Turn) -> str:
         match event.type:
             case "message_start":
-                turn.usage = _anthropic_usage(event.message.usage, None)
+                turn.usage = _read_anthropic_usage(event.message.usage, None)
             case "content_block_start" if event.content_block.type == "tool_use":
                 block = event.content_block
                 return turn.call(
@@ -302,18 +320,23 @@ class AnthropicBackend(VendorBackend):
                 if delta.type == "thinking_delta":
                     return turn.think(delta.thinking)
             case "message_delta":
-                turn.usage = _anthropic_usage(event.usage, turn.usage)
+                turn.usage = _read_anthropic_usage(event.usage, turn.usage)
                 reason = event.delta.stop_reason
                 if reason == "refusal":
-                    raise BackendRefused(f"{self.address} gave the turn up: refusal")
-                turn.reason = _ENDS.get(reason, "length") if reason else turn.reason
+                    raise BackendRefused(
+                        f"{self.address} refused to complete the turn (stop reason refusal)"
+                    )
+                if reason:
+                    turn.finish_reason = _FINISH_REASONS.get(reason, "length")
         return ""
 
 
-def _anthropic_usage(usage_data: Any, prior_usage: Usage | None) -> Usage | None:
-    """Return token counts.
+def _read_anthropic_usage(usage_data: Any, prior_usage: Usage | None) -> Usage:
+    """Return the token counts of an event.
 
-    Anthropic counts the cached part of the prompt apart from the rest.
+    Args:
+        usage_data: the event's counts.
+        prior_usage: the counts of the turn so far, None at its beginning.
     """
 
     def count(name: str) -> int | None:
@@ -323,16 +346,16 @@ def _anthropic_usage(usage_data: Any, prior_usage: Usage | None) -> Usage | None
     read, wrote = count("cache_read_input_tokens"), count("cache_creation_input_tokens")
     uncached = count("input_tokens")
     prior_usage = prior_usage or Usage()
-    if not uncached:  # the event at the end has no counts of the prompt
+    if not uncached:  # the last event has no counts of the prompt
         return Usage(prior_usage.prompt_tokens, prior_usage.cached_tokens, count("output_tokens"))
-    # Our count is of the whole prompt, as in OpenAI's interface.
+    # Anthropic's count leaves out the cached tokens. Ours has them, as in OpenAI's interface.
     return Usage(uncached + (read or 0) + (wrote or 0), read, count("output_tokens"))
 
 
-def anthropic_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return OpenAI's chat messages as Anthropic's.
+def to_anthropic_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Convert OpenAI's chat messages to Anthropic's, without system messages.
 
-    Results are part of the user's turn.
+    Messages of one role in a row become one message. Results of tools are part of the user's.
     """
     converted: list[dict[str, Any]] = []
 
@@ -346,13 +369,13 @@ def anthropic_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
         role, content = message["role"], message.get("content") or ""
         text = [{"type": "text", "text": content}] if content.strip() else []
         if role == "tool":
-            call_id = _NO_ID.sub("_", message["tool_call_id"])
+            call_id = _FORBIDDEN_IN_ID.sub("_", message["tool_call_id"])
             add("user", {"type": "tool_result", "tool_use_id": call_id, "content": content})
         elif role != "system":
             calls = (
                 {
                     "type": "tool_use",
-                    "id": _NO_ID.sub("_", call["id"]),
+                    "id": _FORBIDDEN_IN_ID.sub("_", call["id"]),
                     "name": call["function"]["name"],
                     "input": json.loads(call["function"]["arguments"]),
                 }
@@ -362,8 +385,8 @@ def anthropic_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return converted
 
 
-def anthropic_tools(request: CompletionRequest, messages: Sequence[Message]) -> dict[str, Any]:
-    """Return ``tools`` and ``tool_choice`` as Anthropic's interface has them."""
+def to_anthropic_tools(request: CompletionRequest, messages: Sequence[Message]) -> dict[str, Any]:
+    """Return ``tools`` and ``tool_choice`` of a request in Anthropic's format."""
     tools = [
         {
             "name": function["name"],
@@ -374,7 +397,7 @@ def anthropic_tools(request: CompletionRequest, messages: Sequence[Message]) -> 
     ]
     choice: dict[str, Any] = {"type": {"required": "any"}.get(request.tool_choice, "auto")}
     if request.tool_choice == "none" or not tools:
-        # the interface refuses messages with calls of tools that the request does not offer
+        # The interface refuses messages with calls of tools that are not in the request.
         choice = {"type": "none"}
         called = {c["function"]["name"] for m in messages for c in m.get("tool_calls", ())}
         offered = {tool["name"] for tool in tools}
@@ -388,19 +411,21 @@ def anthropic_tools(request: CompletionRequest, messages: Sequence[Message]) -> 
 
 # --- Ollama -------------------------------------------------------------------------------------
 
-_OPTIONS: Final = ("top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty")
+_SAMPLING: Final = ("top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty")
+"""Parameters of sampling that Ollama's interface takes."""
 
 
 class OllamaBackend(VendorBackend):
-    """Ollama's chat at ``url``. It ignores a tool choice."""
+    """Ollama's chat API. It has no tool choice."""
 
     interface = "Ollama"
     obeys_choice = False
 
     async def context(self, timeout: float = 2.0) -> int | None:
-        """Return the size of the loaded model's context in tokens.
+        """Return the model's context in tokens, None if the model is not loaded.
 
-        None if it is not loaded.
+        Args:
+            timeout: seconds to wait for the answer.
         """
         try:
             with self._limit_time(timeout):
@@ -408,37 +433,37 @@ class OllamaBackend(VendorBackend):
         except (BackendError, TimeoutError):
             return None
         sizes = (
-            getattr(model_row, "context_length", None)
-            for model_row in running
-            if self.model in (model_row.model, str(model_row.model).removesuffix(":latest"))
+            getattr(model, "context_length", None)
+            for model in running
+            if self.model in (model.model, str(model.model).removesuffix(":latest"))
         )
         return next((size for size in sizes if isinstance(size, int) and size > 0), None)
 
-    def _new_client(self) -> Any:
+    def _create_client(self) -> Any:
         from ollama import AsyncClient
 
         # Without this header the SDK would send OLLAMA_API_KEY to any server.
         headers = {"Authorization": f"Bearer {self._api_key or 'none'}"}
-        way = client_options(self.address, has_key=self._api_key is not None)
-        with proxy_named():
-            return AsyncClient(host=str(self.address), headers=headers, **way)
+        options = client_options(self.address, has_key=self._api_key is not None)
+        with map_proxy_errors():
+            return AsyncClient(host=str(self.address), headers=headers, **options)
 
-    async def _names(self) -> Sequence[str]:
-        return [str(model_row.model) for model_row in (await self.client.list()).models]
+    async def _list_models(self) -> Sequence[str]:
+        return [str(model.model) for model in (await self.client.list()).models]
 
-    async def _events(
+    async def _stream_events(
         self, request: CompletionRequest, messages: Sequence[Message]
     ) -> AsyncGenerator[Any, None]:
         options: dict[str, Any] = {
             "temperature": request.temperature,
             "num_predict": request.max_tokens,
-            **{name: request.sampling[name] for name in _OPTIONS if name in request.sampling},
+            **{name: request.sampling[name] for name in _SAMPLING if name in request.sampling},
         }
         if request.seed is not None:
             options["seed"] = request.seed
         stream = await self.client.chat(
             model=self.model,
-            messages=ollama_messages(messages),
+            messages=to_ollama_messages(messages),
             tools=[*request.tools] if request.tool_choice != "none" else None,
             stream=True,
             options=options,
@@ -447,23 +472,23 @@ class OllamaBackend(VendorBackend):
             async for event in stream:
                 yield event
 
-    def _read(self, event: Any, turn: _Turn) -> str:
+    def _read_event(self, event: Any, turn: _Turn) -> str:
         message = event.message
         text = turn.think(message.thinking or "") + turn.say(message.content or "")
         for call in message.tool_calls or ():
-            number = len(turn.calls)  # each call comes whole, so each is a new one
+            number = len(turn.calls)  # a call is never split between events
             function = call.function
             text += turn.call(number, "", function.name, arguments_text(dict(function.arguments)))
         if event.done:
-            turn.reason = "length" if event.done_reason not in ("stop", None) else "stop"
+            turn.finish_reason = "length" if event.done_reason not in ("stop", None) else "stop"
             turn.usage = Usage(event.prompt_eval_count, None, event.eval_count)
         return text
 
 
-def ollama_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return OpenAI's chat messages as Ollama's.
+def to_ollama_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Convert OpenAI's chat messages to Ollama's.
 
-    Arguments are objects, and a result names its tool.
+    In Ollama's format, arguments are an object, and a result has its tool's name in place of an id.
     """
     converted: list[dict[str, Any]] = []
     names: dict[str, str] = {}
@@ -485,4 +510,4 @@ VENDORS: Final[Mapping[str, type[VendorBackend]]] = {
     "anthropic": AnthropicBackend,
     "ollama": OllamaBackend,
 }
-"""Backends by the prefix of an address."""
+"""The backends by the prefix of an address."""
