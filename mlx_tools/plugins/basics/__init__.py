@@ -1,4 +1,4 @@
-"""Sums, the time and XML."""
+"""The tools ``calculator``, ``clock`` and ``format_xml``."""
 
 from mlx_tools.plugins.basics.calculator import calculator
 from mlx_tools.plugins.basics.clock import clock

@@ -1,13 +1,17 @@
-"""``calculator``: the value of an arithmetic expression.
+"""``calculator``: calculates the value of an arithmetic expression.
 
-An expression is translated to one of Python, which is parsed and never run: only the nodes that are
-named here have a value. ``×``, ``^``, ``mod`` and the like become Python's operators. A number
-becomes an item (``_['1.5']``). ``5!`` and ``15%`` become attributes, which bind as closely. An
-expression with two meanings is an error, never a choice: ``100 + 5%``, ``3!!``, ``2pi``. A comma
-groups digits in threes, except between a function's numbers.
+An expression is translated to a Python expression. That is parsed, but never run: `_evaluate_node`
+calculates its value, and refuses every node that it does not know. The translation replaces
 
-All numbers are decimal, with so many digits that sums, products and whole numbers are exact, and
-three thirds are one. So 0.1 + 0.2 is 0.3. Numbers are bounded, so no expression costs much time.
+- ``×``, ``^``, ``mod`` and other operators by Python's,
+- a number by a subscript such as ``_['1.5']``, so that Python does not read it as a float,
+- ``5!`` and ``15%`` by attributes, which have the right precedence.
+
+An expression with two meanings is an error: ``100 + 5%``, ``3!!``, ``2pi``. A comma groups digits
+in threes, except between the arguments of a function.
+
+All numbers are decimals with so many digits that sums, products and whole numbers are exact: 0.1 +
+0.2 is 0.3, and 1 / 3 * 3 is 1. The size of numbers is limited, so no expression takes long.
 """
 
 from __future__ import annotations
@@ -36,25 +40,26 @@ from mlx_tools.tools import Tool, ToolError, load_words
 MAX_CHARS: Final = 1_000
 """Characters of an expression."""
 SHORT_CHARS: Final = 100
-"""Characters of an expression that takes at most 40 ms: nine powers of a number of 3,400 digits."""
+"""Characters of an expression that is calculated without a thread. It takes at most 40 ms: nine
+powers of a number with 3,400 digits."""
 MAX_DEPTH: Final = 50
-"""Levels of parentheses: Python's own parser allows about 200."""
+"""Levels of parentheses. Python's parser allows about 200."""
 MAX_EXPONENT: Final = 3_000
-"""The largest exponent of a number, so that results have at most 3,000 digits."""
+"""The largest exponent of a number. It keeps results below 3,000 digits."""
 
 _TRAPS: Final = [InvalidOperation, Overflow, Subnormal]
 _EXACT: Final = Context(3_400, ROUND_HALF_UP, -3_009, 3_009, traps=_TRAPS)
-"""The context of calculations. Larger numbers are refused, and those closer to zero."""
+"""The context of calculations. It refuses larger numbers, and numbers closer to zero."""
 
 _SUM_CONTEXT: Final = Context(3_400, ROUND_HALF_UP, -99_999, 99_999, traps=_TRAPS)
-"""The context of sums: cancellation may leave a number below the limit of `_EXACT` for a moment."""
+"""The context of sums. Cancellation may leave a number below the limit of `_EXACT` for a moment."""
 _ROUNDED: Final = Context(3_350, ROUND_HALF_UP, -3_009, 3_009, traps=_TRAPS)
-"""Drops the last 50 digits, in which 1 / 3 * 3 is not 1."""
+"""Drops the last 50 digits, because in these 1 / 3 * 3 is not 1."""
 
-_FINE: Final = Context(50, ROUND_HALF_UP, -3_009, 3_009, traps=_TRAPS)
+_INEXACT: Final = Context(50, ROUND_HALF_UP, -3_009, 3_009, traps=_TRAPS)
 """The context of functions without an exact result, such as logarithms."""
 _SIGNIFICANT: Final = Context(38, ROUND_HALF_UP, -3_009, 3_009, traps=_TRAPS)
-"""The digits of these that count: the last twelve may be wrong."""
+"""The digits of `_INEXACT` that are used. The last twelve may be wrong."""
 
 _TINY: Final = Decimal("1e-30")
 """Added to a large inexact number, so that it does not count as whole."""
@@ -62,16 +67,16 @@ _TINY: Final = Decimal("1e-30")
 _TOO_LARGE: Final = "the result is too large (more than 3000 digits)"
 
 _MAX_BITS: Final = 10_000
-"""Bits of a whole number: 3,000 digits and a few more, which the result's own bound refuses."""
+"""Bits of a whole number: a few more than 3,000 digits, which `_EXACT` then refuses."""
 
 _MAX_POWER: Final = 10_000
-"""Exponents of short numbers up to which powers are exact."""
+"""The largest exponent for an exact power of a number with at most `MAX_PLACES` digits."""
 
 DIGITS: Final = 10
 """Significant digits of a number that cannot be written exactly."""
 
 MAX_PLACES: Final = 20
-"""Significant digits up to which a decimal fraction is written exactly."""
+"""Significant digits of a decimal fraction that is still written exactly."""
 
 
 class CalculationError(Exception):
@@ -81,7 +86,7 @@ class CalculationError(Exception):
 def calculator() -> Tool:
     """Return the tool.
 
-    A long expression is calculated in a thread: it may take half a second.
+    A long expression is calculated in a thread, because it may take half a second.
     """
 
     def calculate(expression: str) -> str:
@@ -94,7 +99,7 @@ def calculator() -> Tool:
         expression = arguments["expression"]
         if len(expression) <= SHORT_CHARS:
             return calculate(expression)
-        import anyio.to_thread  # loads slowly, and few expressions are long
+        import anyio.to_thread  # imported late: it loads slowly, and few expressions are long
 
         return await anyio.to_thread.run_sync(calculate, expression)
 
@@ -102,7 +107,7 @@ def calculator() -> Tool:
 
 
 def format_number(value: Decimal) -> str:
-    """Return the number, short: exact if whole or a short decimal, else ten digits."""
+    """Return a number as text: exact if whole or a short decimal, else ten digits."""
     number = _ROUNDED.normalize(value)
     _, shown, exponent = number.as_tuple()
     if not number:
@@ -110,7 +115,8 @@ def format_number(value: Decimal) -> str:
     if int(exponent) >= 0 or max(len(shown), -int(exponent)) <= MAX_PLACES:
         return f"{number:f}"
     with localcontext(_EXACT):
-        digits = number.adjusted() + 1  # before the point; below 0.1 the zeros behind it, negative
+        # Digits before the point. Below 0.1 it is negative: the zeros after the point.
+        digits = number.adjusted() + 1
         if not -6 < digits < 16:
             text, _, power = f"{number:.{DIGITS - 1}e}".partition("e")
             return f"{text.rstrip('0').rstrip('.')}e{int(power):+d}"
@@ -126,10 +132,10 @@ def _to_whole(a: Decimal) -> int:
     Raises:
         CalculationError: it has a fraction.
     """
-    settled = _ROUNDED.plus(a)
-    if settled != settled.to_integral_value():
+    rounded = _ROUNDED.plus(a)
+    if rounded != rounded.to_integral_value():
         raise CalculationError("a whole number is needed here")
-    return int(settled)
+    return int(rounded)
 
 
 def _floor(a: Decimal) -> Decimal:
@@ -137,7 +143,7 @@ def _floor(a: Decimal) -> Decimal:
 
 
 def _add(a: Decimal, b: Decimal) -> Decimal:
-    """Return the sum, zero if only the last digits of two numbers are left."""
+    """Return the sum; zero if only the last, inexact digits are left."""
     total = _SUM_CONTEXT.add(a, b)
     if total.adjusted() < max(a.adjusted(), b.adjusted()) - _ROUNDED.prec:
         return Decimal(0)
@@ -155,16 +161,16 @@ def _divide(a: Decimal, b: Decimal) -> Decimal:
 
 
 def _modulo(a: Decimal, b: Decimal) -> Decimal:
-    """Return the remainder of a division, with the sign of the divisor as in Python."""
+    """Return the remainder of a division. It has the sign of the divisor, as in Python."""
     return _subtract(a, b * _floor(_divide(a, b)))
 
 
-def _compute_fine(function: Callable[..., Decimal], *values: Decimal) -> Decimal:
-    """Apply a function to as many digits as count.
+def _compute_inexact(function: Callable[..., Decimal], *values: Decimal) -> Decimal:
+    """Return the result of a function without an exact one, rounded to its significant digits.
 
-    A result with more digits is not known to be whole.
+    A result with more digits before the point never counts as whole.
     """
-    value = _SIGNIFICANT.plus(function(*map(_FINE.plus, values)))
+    value = _SIGNIFICANT.plus(function(*map(_INEXACT.plus, values)))
     return value + _TINY if value and value.adjusted() >= _SIGNIFICANT.prec else value
 
 
@@ -178,14 +184,14 @@ def _power(a: Decimal, b: Decimal) -> Decimal:
         return a**b
     if a < 0 and not whole:
         raise CalculationError("a negative number has no real power with a fraction as exponent")
-    return _compute_fine(_FINE.power, a, b)
+    return _compute_inexact(_INEXACT.power, a, b)
 
 
 def _sqrt(a: Decimal) -> Decimal:
     if a < 0:
         raise CalculationError("a negative number has no real square root")
-    root = _FINE.sqrt(a)
-    return root if root * root == a else _compute_fine(_FINE.sqrt, a)
+    root = _INEXACT.sqrt(a)
+    return root if root * root == a else _compute_inexact(_INEXACT.sqrt, a)
 
 
 def _round(a: Decimal, digits: Decimal = Decimal(0)) -> Decimal:
@@ -210,16 +216,19 @@ def _log(a: Decimal, base: Decimal | None = None) -> Decimal:
     if base is not None and (base <= 0 or base == 1):
         raise CalculationError("the base of a logarithm is positive and not 1")
     if base is None:
-        return _compute_fine(_FINE.ln, a)
+        return _compute_inexact(_INEXACT.ln, a)
     if base == 10:
-        return _compute_fine(_FINE.log10, a)
-    return _compute_fine(lambda a, base: _FINE.divide(_FINE.ln(a), _FINE.ln(base)), a, base)
+        return _compute_inexact(_INEXACT.log10, a)
+    return _compute_inexact(
+        lambda a, base: _INEXACT.divide(_INEXACT.ln(a), _INEXACT.ln(base)), a, base
+    )
 
 
 def _wrap_float(function: Callable[..., float]) -> Callable[..., Decimal]:
-    """Return a function in floating point as one of decimals.
+    """Return a function on floats as a function on decimals.
 
-    Zeros and poles that pi misses by little are meant.
+    A decimal for pi is not exact. So ``sin(pi)`` gives a tiny number and ``tan(pi / 2)`` a huge
+    one; the first counts as zero, and the second as no value.
     """
 
     def compute(*values: Decimal) -> Decimal:
@@ -247,10 +256,10 @@ def _wrap_integer(function: Callable[..., int]) -> Callable[..., Decimal]:
 
 
 def common_multiple(values: Iterable[int]) -> int:
-    """Return the least common multiple; it is given up before it costs much time.
+    """Return the least common multiple.
 
     Raises:
-        CalculationError: it is too large.
+        CalculationError: it is too large. The calculation stops before it takes long.
     """
     multiple = 1
     for value in values:
@@ -271,7 +280,7 @@ _CONSTANTS: Final[Mapping[str, Decimal]] = {
 }
 
 _MAX_ARGUMENTS: Final = 100
-"""Arguments of a function that takes any number."""
+"""Arguments of a function that takes any number of them."""
 
 _FUNCTIONS: Final[Mapping[str, tuple[Callable[..., Decimal], int, int]]] = {
     **{
@@ -286,7 +295,7 @@ _FUNCTIONS: Final[Mapping[str, tuple[Callable[..., Decimal], int, int]]] = {
     "abs": (abs, 1, 1),
     "atan2": (_wrap_float(math.atan2), 2, 2),
     "ceil": (lambda a: -_floor(-a), 1, 1),
-    "exp": (lambda a: _compute_fine(_FINE.exp, a), 1, 1),
+    "exp": (lambda a: _compute_inexact(_INEXACT.exp, a), 1, 1),
     "factorial": (_factorial, 1, 1),
     "floor": (_floor, 1, 1),
     "gcd": (_wrap_integer(math.gcd), 1, _MAX_ARGUMENTS),
@@ -308,7 +317,8 @@ _FUNCTIONS: Final[Mapping[str, tuple[Callable[..., Decimal], int, int]]] = {
 
 # --- the language -------------------------------------------------------------------------------
 
-_GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d*)?", re.ASCII)
+_GROUPED_NUMBER = re.compile(r"\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d*)?", re.ASCII)
+"""A number whose digits are grouped in threes by commas."""
 _TOKEN = re.compile(
     r"(?P<number>(?:\d+(?:_\d+)*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)"
     r"|(?:math\.)?(?P<name>[A-Za-z_π][A-Za-z0-9_]*)"
@@ -318,7 +328,7 @@ _TOKEN = re.compile(
 _SIGNS: Final = {"×": "*", "·": "*", "⋅": "*", "÷": "/", "−": "-", "^": "**", "!": "._factorial"}
 _WORDS: Final = {"of": "*", "mod": "%", "x": "*", "X": "*"}
 _PERCENT = re.compile(r"%(?!\s*(?:[\d.(π]|(?!(?:of|mod|[xX])\b)[A-Za-z_]))", re.ASCII)
-"""A percent sign that is no modulo: nothing to divide by follows."""
+"""A percent sign that is not a modulo, because no divisor follows."""
 
 _BINARY: Final[Mapping[type[ast.operator], Callable[[Decimal, Decimal], Decimal]]] = {
     ast.Add: _add,
@@ -335,17 +345,17 @@ def evaluate(expression: str) -> Decimal:
     """Return the value of an expression.
 
     Raises:
-        CalculationError: it has none; the message says what is wrong and where.
+        CalculationError: it has no value. The message says what is wrong, and where.
     """
     if len(expression) > MAX_CHARS:
         raise CalculationError(f"the expression is longer than {MAX_CHARS} characters")
     text = expression.strip().removesuffix("=").rstrip()
     if not text:
         raise CalculationError("the expression is empty")
-    python, places = _to_python(text)
+    translation = _Translation(text)
     try:
         with localcontext(_EXACT):
-            return +_evaluate_node(ast.parse(python, mode="eval").body)
+            return +_evaluate_node(ast.parse(translation.python, mode="eval").body)
     except (Overflow, OverflowError):
         raise CalculationError(_TOO_LARGE) from None
     except Subnormal:
@@ -353,73 +363,110 @@ def evaluate(expression: str) -> Decimal:
     except DecimalException:
         raise CalculationError("the function has no real value here") from None
     except SyntaxError as error:
-        if "never closed" in error.msg:
-            raise CalculationError("a closing parenthesis is missing at the end") from None
-        if python[-1] in "+-*/%,(":
-            raise CalculationError("the expression ends where a number is due") from None
-        position = max(
-            (
-                text_offset
-                for python_offset, text_offset in places
-                if python_offset < (error.offset or 1)
-            ),
-            default=0,
-        )
-        raise CalculationError(f"unexpected {text[position : position + 12]!r}") from None
+        raise translation.explain(error) from None
     except (RecursionError, MemoryError):
         raise CalculationError("the expression has too many levels") from None
 
 
-def _to_python(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """Return the expression in Python, and the offsets of its tokens in both."""
-    python, places = "", []
-    open_calls: list[bool] = []  # whether the parentheses that are open are a function's
-    operand = function = False  # what the last token was the end of
-    position = 0
-    while position < len(text):
-        if text[position].isspace():
-            position += 1
-            continue
-        inside = bool(open_calls) and open_calls[-1]
-        grouped = None if inside else _GROUPED.match(text, position)
-        token = grouped or _TOKEN.match(text, position)
+class _Translation:
+    """The translation of an expression to Python.
+
+    Raises:
+        CalculationError: the expression has an unknown token or name.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.python = ""
+        self._text = text
+        self._offsets: list[tuple[int, int]] = []
+        """The offsets of each token in ``python`` and in ``text``."""
+        self._open_parentheses: list[bool] = []
+        """True for each open parenthesis that belongs to a function."""
+        self._after_operand = self._after_function = False
+        """The kind of the last token."""
+        position = 0
+        while position < len(text):
+            position = position + 1 if text[position].isspace() else self._translate_token(position)
+
+    def explain(self, error: SyntaxError) -> CalculationError:
+        """Return the error for an expression that Python cannot parse."""
+        if "never closed" in error.msg:
+            return CalculationError("a closing parenthesis is missing at the end")
+        if self.python[-1] in "+-*/%,(":
+            return CalculationError("the expression ends where a number is due")
+        error_offset = error.offset or 1
+        starts = [start for offset, start in self._offsets if offset < error_offset]
+        return self._unexpected(max(starts, default=0))
+
+    def _unexpected(self, position: int) -> CalculationError:
+        return CalculationError(f"unexpected {self._text[position : position + 12]!r}")
+
+    def _translate_token(self, position: int) -> int:
+        """Add the token at ``position``, and return the position of its end."""
+        in_arguments = bool(self._open_parentheses) and self._open_parentheses[-1]
+        grouped = None if in_arguments else _GROUPED_NUMBER.match(self._text, position)
+        token = grouped or _TOKEN.match(self._text, position)
         if token is None:
-            raise CalculationError(f"unexpected {text[position : position + 12]!r}")
-        places.append((len(python), position))
-        token_text, position = token[0], token.end()
+            raise self._unexpected(position)
+        self._offsets.append((len(self.python), position))
         name: str | None = None if grouped else token["name"]
         sign: str | None = None if grouped else token["sign"]
-        if name in _WORDS and operand:
+        if name in _WORDS and self._after_operand:
             sign = _WORDS[name]
-        if sign is None:
-            function = name is not None and text[position:].lstrip().startswith("(")
-            python_name = (
-                f"_[{token_text!r}]" if name is None else _find_name(name, function=function)
-            )
-            python += f"{python_name} "
-            operand = not function
-            continue
-        if sign == "(":
-            open_calls.append(function)
-            if len(open_calls) > MAX_DEPTH:
-                raise CalculationError(f"more than {MAX_DEPTH} levels of parentheses")
-            python += "(" if function or operand else "_group("
-        elif sign == ")":
-            open_calls[-1:] = []
-            python += ")"
-        elif _PERCENT.match(text, token.start()) and operand and not python.endswith("percent"):
-            python += "._percent"
+        if sign is not None:
+            self._add_sign(sign, token)
+        elif name is not None:
+            self._add_name(name, is_function=self._rest(token).startswith("("))
         else:
-            python += _SIGNS.get(sign, sign)
-        function = False
-        operand = sign in (")", "!") or python.endswith("._percent")
-        if sign == "!" and text[position:].lstrip().startswith("!"):
+            self._add_operand(f"_[{token[0]!r}]")
+        return token.end()
+
+    def _rest(self, token: re.Match[str]) -> str:
+        """Return the text after a token, without white space before it."""
+        return self._text[token.end() :].lstrip()
+
+    def _add_name(self, name: str, *, is_function: bool) -> None:
+        self._add_operand(_find_name(name, function=is_function))
+        self._after_operand, self._after_function = not is_function, is_function
+
+    def _add_operand(self, python: str) -> None:
+        self.python += f"{python} "
+        self._after_operand, self._after_function = True, False
+
+    def _add_sign(self, sign: str, token: re.Match[str]) -> None:
+        is_percent = False
+        if sign == "(":
+            self._open_parentheses.append(self._after_function)
+            if len(self._open_parentheses) > MAX_DEPTH:
+                raise CalculationError(f"more than {MAX_DEPTH} levels of parentheses")
+            # A syntax tree of Python has no parentheses, but 100 + (5%) has a value here, and
+            # 100 + 5% has none.
+            self.python += "(" if self._after_function or self._after_operand else "_group("
+        elif sign == ")":
+            self._open_parentheses[-1:] = []
+            self.python += ")"
+        elif self._is_percent(token):
+            self.python += "._percent"
+            is_percent = True
+        else:
+            self.python += _SIGNS.get(sign, sign)
+        self._after_function = False
+        self._after_operand = is_percent or sign in (")", "!")
+        if sign == "!" and self._rest(token).startswith("!"):
             raise CalculationError("!! can mean two things: write factorial(factorial(n))")
-    return python, places
+
+    def _is_percent(self, token: re.Match[str]) -> bool:
+        """Return whether a token is a percent sign after a number, and not a modulo."""
+        is_sign = _PERCENT.match(self._text, token.start()) is not None
+        return is_sign and self._after_operand and not self.python.endswith("percent")
 
 
 def _find_name(name: str, *, function: bool) -> str:
-    """Return the name as the tables have it.
+    """Return the key of a name in the tables, which may be written in capitals.
+
+    Args:
+        name: the name of a function or constant.
+        function: True for a function.
 
     Raises:
         CalculationError: there is no such name.
@@ -447,7 +494,7 @@ def _evaluate_node(node: ast.expr) -> Decimal:
     """Return the value of a node.
 
     Raises:
-        CalculationError: it has none, or is not allowed.
+        CalculationError: it has no value, or such nodes are not allowed.
     """
     match node:
         case ast.Subscript(ast.Name("_"), ast.Constant(str(text))):

@@ -1,6 +1,7 @@
-"""``clock``: the current date, time and weekday, here or in a time zone.
+"""``clock``: returns the current date, time and weekday, local or in a time zone.
 
-Time zones have IANA names: only these know when clocks are changed.
+A time zone has an IANA name, because only these zones have the dates of clock changes. A fixed
+offset such as ``+02:00`` works too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from mlx_tools.tools import Tool, ToolError, load_words
 _DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _OFFSET = re.compile(r"(?:UTC|GMT)?\s*([+-])(\d{1,2})(?::?([0-5]\d))?", re.ASCII | re.IGNORECASE)
 _MAX_OFFSET: Final = timedelta(hours=14)
+"""The largest offset in use (Kiritimati)."""
 
 
 def clock(
@@ -28,9 +30,9 @@ def clock(
     """Return the tool.
 
     Args:
-        now: returns the time with its zone.
-        names: returns the names of the system's time zones.
-        local: the local time zone, None for the system's.
+        now: returns the current time, with a time zone.
+        names: returns the names of the known time zones.
+        local: the local time zone; None for the system's.
     """
 
     def run(arguments: Mapping[str, Any]) -> str:
@@ -43,7 +45,10 @@ def clock(
 
 
 def _parse_zone(name: str, names: ZoneNames) -> tzinfo | None:
-    """Return the zone of a name, ``UTC``, ``Z``, ``local`` (None) or an offset.
+    """Return a time zone by its IANA name, or by ``UTC``, ``Z``, ``local`` or an offset.
+
+    Returns:
+        The zone, None for ``local``.
 
     Raises:
         ToolError: there is no such zone.

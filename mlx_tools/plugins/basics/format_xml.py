@@ -1,4 +1,4 @@
-"""``format_xml``: writes XML over several lines, and explains errors in it."""
+"""``format_xml``: writes each XML element on a line, and explains errors in XML."""
 
 from __future__ import annotations
 
@@ -11,38 +11,51 @@ from mlx_tools.tools import Tool, ToolError, load_words
 
 NAME: Final = "format_xml"
 MAX_DEPTH: Final = 200
-"""Levels of elements."""
+"""Levels of nested elements."""
 MAX_CHARS: Final = 2_000_000
 """Characters of the result."""
 _INDENT: Final = "  "
-_VALUE: Final = {'"': "&quot;", "\n": "&#10;", "\t": "&#9;", "\r": "&#13;"}
+_ATTRIBUTE_ESCAPES: Final = {'"': "&quot;", "\n": "&#10;", "\t": "&#9;", "\r": "&#13;"}
 _UNDEFINED: Final = 11
-"""Expat's code for an entity that is not defined."""
+"""Expat's error code for an undefined entity."""
 
 Kind = Literal["element", "text", "layout", "line"]
-"""The kind of content in an element; a comment or an instruction is a line."""
+"""The kind of a piece of content. ``layout`` is white space between elements, ``line`` a comment, a
+declaration or a processing instruction."""
 
 
 def format_xml(max_chars: int = MAX_CHARS) -> Tool:
-    """Return the tool, whose results have at most ``max_chars`` characters.
+    """Return the tool.
 
-    A document type is refused, so there are no entities to expand and no other files to read. Depth
-    and length are limited.
+    A document with a DOCTYPE is refused. So no entity can expand, and no other file is read.
+
+    Args:
+        max_chars: the maximum length of a result in characters.
     """
     return Tool(
         load_words(NAME).spec(frozenset(("read",))),
-        lambda given: format_document(str(given["content"]), max_chars),
+        lambda arguments: format_document(str(arguments["content"]), max_chars),
     )
 
 
-def _make_error(kind: str, **facts: Any) -> ToolError:
-    return ToolError(load_words(NAME).notices[kind].format(**facts))
+def _make_error(notice: str, **values: Any) -> ToolError:
+    """Return an error with a notice of the tool's texts, filled with values."""
+    return ToolError(load_words(NAME).notices[notice].format(**values))
 
 
 def format_document(text: str, max_chars: int = MAX_CHARS) -> str:
-    """Return the document with each element on a line. Raises ToolError."""
+    """Return an XML document with each element on a line.
+
+    Args:
+        text: the document.
+        max_chars: the maximum length of the result in characters.
+
+    Raises:
+        ToolError: the text is not well-formed XML, has a DOCTYPE, or is too deep or too long.
+    """
     text = text.removeprefix("\ufeff")
-    stripped = text.lstrip()  # nothing may stand before a declaration, and nobody means what does
+    # XML allows nothing before its declaration, but models often put a line break there.
+    stripped = text.lstrip()
     try:
         data = stripped.encode()
     except UnicodeEncodeError:
@@ -68,27 +81,32 @@ def format_document(text: str, max_chars: int = MAX_CHARS) -> str:
 
 @dataclass(slots=True)
 class _Element:
-    """An open element: its start and its content."""
+    """An open element."""
 
     start: str
+    """Its name and attributes."""
     exact: bool
-    """True if every character in it is content."""
-    piece: int
-    line: int
+    """True if all of its white space is content (``xml:space="preserve"``)."""
+    first_piece: int
+    """The index of its first piece in `_Document._pieces`."""
+    first_line: int
+    """The index of its first line in `_Document.lines`."""
     kinds: set[Kind] = field(default_factory=set)
+    """The kinds of its content so far."""
 
 
 class _Document:
-    """Collects the lines of a document, each with its depth.
+    """Parses a document, and collects its lines with their depths.
 
-    Blanks are layout unless they are in a CDATA section or a character reference, which nobody
-    writes for layout. An element with text in it, or with only blanks, stays on one line.
+    White space between elements is layout, except in a CDATA section or as a character reference,
+    which are never written for layout. An element that has text, or nothing but white space, stays
+    on one line.
     """
 
     def __init__(self, data: bytes, max_chars: int) -> None:
         self.lines: list[tuple[int, str]] = []
         self._data, self._max_chars = data, max_chars
-        self._pieces: list[str] = []  # of which an element on one line is made
+        self._pieces: list[str] = []  # all pieces in order, for elements on one line
         self._open: list[_Element] = []
         self._cdata: list[str] | None = None
         self._size = 0
@@ -108,10 +126,10 @@ class _Document:
         )
 
     def _append(self, kind: Kind, text: str) -> None:
-        """Add a piece.
+        """Add a piece of the document.
 
         Raises:
-            ToolError: the result will be too long.
+            ToolError: the result would be too long.
         """
         self._pieces.append(text)
         if kind != "layout":
@@ -135,7 +153,9 @@ class _Document:
         if len(self._open) >= MAX_DEPTH:
             raise _make_error("deep", most=MAX_DEPTH)
         pairs = dict(zip(attributes[::2], attributes[1::2], strict=True))
-        start = name + "".join(f' {key}="{escape(value, _VALUE)}"' for key, value in pairs.items())
+        start = name + "".join(
+            f' {key}="{escape(value, _ATTRIBUTE_ESCAPES)}"' for key, value in pairs.items()
+        )
         space = pairs.get("xml:space")
         parent_is_exact = bool(self._open) and self._open[-1].exact
         exact = space == "preserve" or (parent_is_exact and space != "default")
@@ -150,8 +170,8 @@ class _Document:
         else:
             self._pieces[-1] = f"<{element.start}/>"
         if element.exact or "text" in element.kinds or element.kinds <= {"layout"}:
-            del self.lines[element.line :]
-            self.lines.append((len(self._open), "".join(self._pieces[element.piece :])))
+            del self.lines[element.first_line :]
+            self.lines.append((len(self._open), "".join(self._pieces[element.first_piece :])))
         else:
             self.lines.append((len(self._open), f"</{name}>"))
 
