@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from math import inf
 from typing import Annotated, Any, Final
 
 import typer
@@ -31,6 +32,7 @@ from mlx_tools.cli.output import (
     print_prose,
     print_text,
     progress_bar,
+    progress_counter,
     stdout,
 )
 from mlx_tools.cli.root import fails_as_json
@@ -190,12 +192,16 @@ def prune(
 ) -> None:
     """Remove sessions that have ended."""
     store = open_user_store()
-    limit = None if older_than is None else time.time() - older_than * _DAY
-    listings = [
-        listed
-        for listed in map(store.describe, store.by_last_update()[keep:])
-        if listed.status.is_finished and (limit is None or listed.updated < limit)
-    ]
+    sessions = store.by_last_update()[keep:]
+    limit = inf if older_than is None else time.time() - older_than * _DAY
+    if older_than is not None:  # only these are read, which takes a hundred times as long
+        sessions = [session for session in sessions if store.updated(session) < limit]
+    listings = []
+    with progress_counter("reading sessions", len(sessions)) as step:
+        for listed in map(store.describe, sessions):
+            step()
+            if listed.status.is_finished and listed.updated < limit:
+                listings.append(listed)
     _remove(store, listings, force=False, yes=yes)
 
 

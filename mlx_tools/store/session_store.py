@@ -377,6 +377,10 @@ class SessionStore(ABC):
             hint=f"{', '.join(ids[:4])}{more}",
         )
 
+    def has(self, session: str) -> bool:
+        """Return True if there is a session of this id; False for a text that is no id."""
+        return is_session_id(session) and self.size(session) >= 0
+
     @abstractmethod
     def size(self, session: str) -> int:
         """Return the size of a transcript in bytes, -1 if there is none."""

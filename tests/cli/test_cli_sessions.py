@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.cli.sessions import conversation, format_time, row, title, waiting
 from mlx_tools.messages import ErrorInfo
-from mlx_tools.store import ListedSession, session_status
+from mlx_tools.store import ListedSession, TranscriptStore, session_status
 from mlx_tools.store.transcript import TranscriptFile, decode, encode
 from mlx_tools.testing import ScriptedServer, answer, call
 from mlx_tools.transcript.records import (
@@ -242,6 +242,22 @@ def test_only_what_may_go_goes(
     gone = {"s1-old", *OPEN, "s6-new"} - set(left)
     assert {line.split()[1] for line in result.out.splitlines()} == gone
     assert f"removed {len(gone)} session" in result.error
+
+
+@pytest.mark.usefixtures("several")
+def test_sessions_that_are_too_new_are_not_read(
+    run: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = []
+    describe = TranscriptStore.describe
+
+    def note(store: TranscriptStore, session: str) -> ListedSession:
+        described.append(session)
+        return describe(store, session)
+
+    monkeypatch.setattr(TranscriptStore, "describe", note)
+    assert run("sessions", "prune", "--yes", "--older-than", "30").code == 0
+    assert "s1-old" in described and "s6-new" not in described and kept(home)
 
 
 @pytest.mark.usefixtures("several")

@@ -22,6 +22,7 @@ from mlx_tools.store.artifacts import UNDO_FOLDER, Change, Sweeper, UndoStore
 from mlx_tools.store.changes import MAX_UNDO_BYTES
 from mlx_tools.store.session_folder import TranscriptStore
 from mlx_tools.store.session_store import SessionFiles
+from mlx_tools.store.transcript import encode
 from mlx_tools.tools import ToolContext, ToolResult, execute
 from mlx_tools.transcript.records import Header, NestedRecord, UserRecord
 from tests.controller.full_disk import file_size_limit
@@ -465,6 +466,31 @@ def test_runs_within_a_call_are_undone_with_it(place: Place) -> None:
     assert {step.status for step in steps} == {"undone"}
     assert (place.root / "a.txt").read_text() == "one\n"
     assert find_undoable(place.folder) is None
+
+
+def test_other_sessions_are_not_looked_at(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TranscriptStore, "ids", lambda store: pytest.fail("all were listed"))
+    place.write("a.txt", "two\n")
+    assert find_outermost(place.folder, place.files.session) == place.files.session
+    assert told(place.undo()) == [("restore", "undone")]
+
+
+def test_a_session_whose_copies_have_expired_is_not_searched(place: Place) -> None:
+    place.write("a.txt", "two\n")
+    path = place.folder.path(place.files.session)
+    assert find_undoable(place.folder) == place.files.session
+    os.utime(path, (1, 1))
+    place.folder.index.check()
+    assert find_undoable(place.folder) is None
+
+
+def test_a_session_that_names_itself_as_its_parent_is_undone(place: Place) -> None:
+    path = place.folder.path(place.files.session)
+    header = Header(session=place.files.session, created="", parent=f"{place.files.session}/c1")
+    path.write_text(f"{encode(header)}\n")
+    place.write("a.txt", "two\n")
+    assert find_outermost(place.folder, place.files.session) == place.files.session
+    assert told(place.undo()) == [("restore", "undone")]
 
 
 def test_a_damaged_transcript_does_not_keep_the_files(place: Place) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from math import inf
@@ -173,23 +174,30 @@ class Undo:
 
 def find_outermost(store: SessionStore, session: str) -> str:
     """Return the outermost session whose call contains the run of this one."""
-    remaining = set(store.ids())
-    while session in remaining:
-        remaining.remove(session)
+    seen: set[str] = set()  # a changed transcript may name its own session as its parent
+    while session not in seen:
+        seen.add(session)
         try:
             header = next(iter(store.records(session)), None)
         except TranscriptError:
             break
         parent = header.parent.partition("/")[0] if isinstance(header, Header) else ""
-        session = parent if parent in remaining else session
+        session = parent if parent not in seen and store.has(parent) else session
     return session
 
 
 def find_undoable(store: SessionStore) -> str | None:
-    """Return the newest session that has changes to undo, or None."""
-    return next(
-        (session for session in store.ids() if not _open_undo(store, session).is_empty), None
-    )
+    """Return the session last written to that has changes to undo, or None.
+
+    Only sessions are searched that may still have copies: older copies expire.
+    """
+    oldest = time.time() - store.keep
+    for session in store.by_last_update():
+        if store.updated(session) < oldest:
+            break
+        if not _open_undo(store, session).is_empty:
+            return session
+    return None
 
 
 def _open_undo(store: SessionStore, session: str) -> UndoStore:
@@ -202,17 +210,17 @@ def _open_undo(store: SessionStore, session: str) -> UndoStore:
 
 def _list_sessions(store: SessionStore, session: str) -> list[str]:
     """Return the session and those of its nested runs."""
-    remaining, sessions, pending = set(store.ids()), [], [session]
+    sessions: dict[str, None] = {}
+    pending = [session]
     while pending:
         current = pending.pop()
-        if current not in remaining:
+        if current in sessions or not store.has(current):
             continue
-        remaining.remove(current)
-        sessions.append(current)
+        sessions[current] = None
         with contextlib.suppress(TranscriptError):  # its own changes can still be undone
             records = store.records(current)
             pending += [record.session for record in records if isinstance(record, NestedRecord)]
-    return sessions
+    return [*sessions]
 
 
 def _remove_new_folders(change: Change) -> None:

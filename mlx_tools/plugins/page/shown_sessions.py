@@ -56,7 +56,7 @@ class PageSessions:
         return await anyio.to_thread.run_sync(self._read_session, session)
 
     def _check_there(self, session: str) -> None:
-        if session not in self._runs.sessions.ids():
+        if not self._runs.sessions.has(session):
             raise ApiError(404, "not_found", "There is no such session, or none any more.")
 
     def _read_session(self, session: str) -> tuple[str, Sequence[Record], str]:
