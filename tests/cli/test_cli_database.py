@@ -12,7 +12,7 @@ import pytest
 from mlx_tools.app import config, session_store
 from mlx_tools.cli.completion import session_ids
 from mlx_tools.golden import read_golden
-from mlx_tools.plugins.postgres.postgres import database
+from mlx_tools.plugins.postgres.postgres import get_database
 from mlx_tools.plugins.schedule.command import job_ids
 from mlx_tools.plugins.schedule.jobs import job_store
 from mlx_tools.testing import Completion, ScriptedServer, answer, call
@@ -31,7 +31,7 @@ def address(home: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> It
     made = cluster.new()
     monkeypatch.setenv("MLX_TOOLS_SESSIONS", made)
     yield made
-    database(made).close()
+    get_database(made).close()
 
 
 @pytest.fixture
@@ -104,14 +104,14 @@ def test_doctor_tries_the_database_and_says_what_keeps_it_from_being_used(
             "ok",
             found["detail"].partition("postgresql:///")[2].split()[0],
         )
-        with database(cluster.dsn).connection() as db:
+        with get_database(cluster.dsn).connection() as db:
             name = address.partition("@/")[2].partition("?")[0]
             db.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-        database(address).close()
+        get_database(address).close()
         found = transcripts(server)
-    assert found["status"] == "fail" and "takes no changes" in found["detail"]
+    assert found["status"] == "fail" and "it is read-only" in found["detail"]
     assert not (home / "state" / "sessions").exists()
-    database(cluster.dsn).close()
+    get_database(cluster.dsn).close()
 
 
 def test_a_shell_is_told_the_ids_also_where_a_file_names_the_database(

@@ -213,7 +213,7 @@ def test_what_is_there_and_differs_is_refused_and_left_as_it_is(
     elif change == "more":
         second.create().transcript.close()
     elif change == "used":
-        with postgres.database(address).connection() as db:
+        with postgres.get_database(address).connection() as db:
             db.execute("INSERT INTO used VALUES ('other')")
     elif change == "schedule":
         with second.tables(SCHEDULE).transaction(write=True) as db:
@@ -261,7 +261,7 @@ def test_a_database_that_others_wrote_to_leads_out_of_no_folder(
     ):
         address = database()
         store = PostgresStore(address)
-        with postgres.database(address).connection() as db:
+        with postgres.get_database(address).connection() as db:
             db.execute(rows)
         with pytest.raises(StorageError, match="which no session has"):
             copy_store(store, TranscriptStore(home / "b" / "sessions"), FORMS)

@@ -1,9 +1,10 @@
 """Sessions in a PostgreSQL database.
 
-Each session is a row; its records, its blobs and the access list of its run are rows of other
-tables. An open session holds a lock on a connection of its own, which the database drops with that
-connection, however it ends. Each record is written only while the session's row names its writer.
-So a session whose connection was lost is written to no more, and another process may go on with it.
+A session is a row. Its records, its blobs and the access list of its run are rows of other tables.
+An open session holds an advisory lock on a connection of its own, and the database releases the
+lock when that connection ends. After a lost connection another process may open the session. The
+first process may not know that yet. So the session's row has the number of its writer, and a record
+is inserted only while this number is still the same.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from mlx_tools.errors import StorageError, TranscriptError, UsageError
 from mlx_tools.plugins.postgres.postgres import (
     PostgresDatabase,
     PostgresTables,
-    database,
+    get_database,
     is_locked,
-    lock_key,
+    make_lock_key,
 )
 from mlx_tools.store import (
     NAME,
@@ -54,22 +55,31 @@ _APPEND: Final = (
     " WHERE id = %s AND writer = %s RETURNING id)"
     " INSERT INTO records (session, number, line) SELECT id, %s, %b FROM own"
 )
+"""Appends a record if the session's row still has the number of this writer."""
 _PART_TABLES: Final = ("records", "kept", "access_lists")
-_KEEP_KEY: Final = "INSERT INTO secrets VALUES ('approvals', %b) ON CONFLICT DO NOTHING"
+"""The other tables with rows of a session. ``kept`` has its blobs."""
+_INSERT_KEY: Final = "INSERT INTO secrets VALUES ('approvals', %b) ON CONFLICT DO NOTHING"
 _CONSUME: Final = "INSERT INTO used VALUES (%s) ON CONFLICT DO NOTHING"
+"""Marks an approval as consumed. It inserts no row if that was done before."""
 
 
 class PostgresStore(SessionStore):
-    """The sessions in the database at ``address``, as libpq takes it.
+    """A store of sessions in a PostgreSQL database.
 
-    The other arguments are those of `SessionStore`; times are those of the database's clock. Raises
-    `UsageError` if the address is not valid.
+    Times are from the database's clock.
+
+    Args:
+        address: the database's address, in the form of libpq.
+        kwargs: the arguments of `SessionStore`.
+
+    Raises:
+        UsageError: the address is not valid.
     """
 
     def __init__(self, address: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._database = database(address)
-        self.place, self.dsn = self._database.place, self._database.address_within
+        self._database = get_database(address)
+        self.place, self.dsn = self._database.place, self._database.queue_address
 
     def check(self) -> None:
         with self._database.connection() as db, db.transaction(force_rollback=True):
@@ -77,12 +87,13 @@ class PostgresStore(SessionStore):
 
     @property
     def secret(self) -> bytes:
-        if (made := self._stored_secret()) is None:
-            self._database.execute(_KEEP_KEY, (secrets.token_bytes(32),))
-            made = self._stored_secret()
-        return made or b""
+        if (secret := self._read_secret()) is None:
+            self._database.execute(_INSERT_KEY, (secrets.token_bytes(32),))
+            # Read again, because another process may have inserted one first.
+            secret = self._read_secret()
+        return secret or b""
 
-    def _stored_secret(self) -> bytes | None:
+    def _read_secret(self) -> bytes | None:
         query = "SELECT value FROM secrets WHERE name = 'approvals'"
         row = self._database.execute(query).fetchone()
         return bytes(row[0]) if row else None
@@ -90,22 +101,23 @@ class PostgresStore(SessionStore):
     def create(self) -> SessionFiles:
         session = make_session_id()
         with self._database.connection() as db:
-            db.execute("DELETE FROM kept WHERE at < %s", (_now(db) - self.keep,))
+            db.execute("DELETE FROM kept WHERE at < %s", (_read_clock(db) - self.keep,))
             db.execute("INSERT INTO sessions (id) VALUES (%s)", (session,))
         return self.open(session)
 
     def open(self, session: str | os.PathLike[str]) -> SessionFiles:
-        name = self._get_record_id(session)
+        name = self._check_id(session)
         return self._files(name, TranscriptRows(self._database, name))
 
     def read(self, session: str | os.PathLike[str]) -> SessionFiles:
-        name = self._get_record_id(session)
+        name = self._check_id(session)
         with self._database.connection() as db:
             if not _exists(db, name):
-                raise _unknown_session(name)
-            return self._files(name, Transcript(_records(db, name)[0]))
+                raise _make_unknown_error(name)
+            return self._files(name, Transcript(_read_records(db, name)[0]))
 
-    def _get_record_id(self, session: str | os.PathLike[str]) -> str:
+    def _check_id(self, session: str | os.PathLike[str]) -> str:
+        """Return the id of a session. Raises `UsageError` for a path and for another text."""
         text = os.fspath(session)
         if not isinstance(session, str) or not is_session_id(text):
             raise UsageError(f"{text!r} is no session of {self.place}", hint="give its id")
@@ -123,7 +135,7 @@ class PostgresStore(SessionStore):
     def _consumed_approvals(self) -> ConsumedApprovalRows:
         return ConsumedApprovalRows(self._database)
 
-    # --- looking ---
+    # --- reading ---
 
     def ids(self) -> list[str]:
         return self._ids("ORDER BY id DESC")
@@ -139,6 +151,7 @@ class PostgresStore(SessionStore):
         return self._ids("WHERE starts_with(id, %s) ORDER BY id DESC", begin)
 
     def _ids(self, clause: str, *values: object) -> list[str]:
+        """Return the ids of the sessions that a clause selects, in its order."""
         query = f"SELECT id FROM sessions {clause}"  # noqa: S608 (constants)
         return [session for (session,) in self._database.execute(query, values).fetchall()]
 
@@ -149,6 +162,7 @@ class PostgresStore(SessionStore):
         return float(self._row(session)[1])
 
     def _row(self, session: str) -> tuple[Any, ...]:
+        """Return the size of a session and its last update; -1 and 0 if it does not exist."""
         query = "SELECT size, updated FROM sessions WHERE id = %s"
         return self._database.execute(query, (session,)).fetchone() or (-1, 0.0)
 
@@ -157,25 +171,25 @@ class PostgresStore(SessionStore):
 
     def records(self, session: str) -> list[Record]:
         with self._database.connection() as db:
-            found = _records(db, session)[0]
-            if not found:
+            records = _read_records(db, session)[0]
+            if not records:
                 _require_session(db, session)
-            return found
+            return records
 
     def size_bytes(self, session: str) -> int:
         query = "SELECT coalesce(sum(octet_length(data)), 0) FROM kept WHERE session = %s"
-        (kept,) = self._database.execute(query, (session,)).fetchone() or (0,)
-        return max(self.size(session), 0) + int(kept)
+        (blob_bytes,) = self._database.execute(query, (session,)).fetchone() or (0,)
+        return max(self.size(session), 0) + int(blob_bytes)
 
-    # --- the sessions themselves ---
+    # --- deleting and locking ---
 
     def _delete(self, session: str) -> bool:
         with self._database.connection() as db, db.transaction():
-            gone = db.execute("DELETE FROM sessions WHERE id = %s", (session,)).rowcount
+            count = db.execute("DELETE FROM sessions WHERE id = %s", (session,)).rowcount
             for table in _PART_TABLES:
                 query = f"DELETE FROM {table} WHERE session = %s"  # noqa: S608 (constants)
                 db.execute(query, (session,))
-        return bool(gone)
+        return bool(count)
 
     @contextlib.contextmanager
     def hold(self, session: str) -> Iterator[None]:
@@ -187,28 +201,29 @@ class PostgresStore(SessionStore):
         with self._database.connection() as db:
             return is_locked(db, session) or not _exists(db, session)
 
-    # --- as it is kept: for a copy ---
+    # --- copying, in the form in which it is stored ---
 
     @contextlib.contextmanager
     def lock_for_import(self) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             try:
-                # An advisory lock like a session's, so that a broken connection frees it.
-                stack.enter_context(self._hold_lock(" copy"))  # no session is called so
+                # An advisory lock as of a session, so that the end of the connection releases it.
+                # No session has this id.
+                stack.enter_context(self._hold_lock(" copy"))
             except SessionInUse:
                 raise StorageError(
-                    f"another copy into {self.place} is under way", hint="wait for it to end"
+                    f"another copy into {self.place} is running", hint="wait for it to end"
                 ) from None
             yield
 
     def keys(self) -> StoreKeys:
-        used = self._database.execute("SELECT digest FROM used ORDER BY ctid").fetchall()
-        return StoreKeys(self._stored_secret(), [digest for (digest,) in used])
+        rows = self._database.execute("SELECT digest FROM used ORDER BY ctid").fetchall()
+        return StoreKeys(self._read_secret(), [digest for (digest,) in rows])
 
     def import_keys(self, keys: StoreKeys) -> None:
         with self._database.connection() as db, db.transaction():
             if keys.secret is not None:
-                db.execute(_KEEP_KEY, (keys.secret,))
+                db.execute(_INSERT_KEY, (keys.secret,))
             db.cursor().executemany(_CONSUME, [(digest,) for digest in keys.consumed_approvals])
 
     def parts(self, session: str) -> Iterator[SessionPart]:
@@ -217,7 +232,7 @@ class PostgresStore(SessionStore):
             if (row := db.execute(query, (session,)).fetchone()) is None:
                 raise TranscriptError(f"there is no session {session}")
             yield SessionPart(
-                NAME, row[0], b"".join(b"%b\n" % line for line in _lines(db, session))
+                NAME, row[0], b"".join(b"%b\n" % line for line in _read_lines(db, session))
             )
             query = "SELECT kind, key, at FROM kept WHERE session = %s ORDER BY kind, key"
             for kind, key, at in db.execute(query, (session,)).fetchall():
@@ -231,11 +246,12 @@ class PostgresStore(SessionStore):
             db.execute("INSERT INTO sessions (id) VALUES (%s)", (session,))
             for part in parts:
                 size += len(part.data)
-                _keep_part(db, session, check_part(session, part))
+                _insert_part(db, session, check_part(session, part))
         return size
 
     @contextlib.contextmanager
     def _hold_lock(self, session: str) -> Iterator[Connection]:
+        """Hold the lock of a session in the block. Raises `SessionInUse` if another has it."""
         with self._database.connection() as db:
             _lock(db, session)
             try:
@@ -243,24 +259,24 @@ class PostgresStore(SessionStore):
             finally:
                 try:
                     _unlock(db, session)
-                except Exception as error:  # with the connection it is gone anyway
+                except Exception as error:  # the end of the connection releases it too
                     _log.info("a lock was not released: %s", type(error).__name__)
 
 
-def _now(db: Connection) -> float:
-    """Return the time by the database's clock, in seconds since 1970."""
+def _read_clock(db: Connection) -> float:
+    """Return the time of the database's clock, in seconds since 1970."""
     row = db.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()
     return float(row[0]) if row else 0.0
 
 
 def _lock(db: Connection, session: str) -> None:
-    row = db.execute("SELECT pg_try_advisory_lock(%s)", (lock_key(session),)).fetchone()
+    row = db.execute("SELECT pg_try_advisory_lock(%s)", (make_lock_key(session),)).fetchone()
     if row != (True,):
         raise SessionInUse(session)
 
 
 def _unlock(db: Connection, session: str) -> None:
-    db.execute("SELECT pg_advisory_unlock(%s)", (lock_key(session),))
+    db.execute("SELECT pg_advisory_unlock(%s)", (make_lock_key(session),))
 
 
 def _exists(db: Connection, session: str) -> bool:
@@ -272,28 +288,32 @@ def _require_session(db: Connection, session: str) -> None:
         raise TranscriptError(f"there is no session {session}")
 
 
-def _unknown_session(session: str) -> UsageError:
+def _make_unknown_error(session: str) -> UsageError:
     return UsageError(f"there is no session {session!r}", hint="mlx-tools sessions list")
 
 
-def _records(db: Connection, session: str) -> tuple[list[Record], int]:
-    """Return the records of a session and their number. Raise `TranscriptError`."""
-    lines = _lines(db, session)
+def _read_records(db: Connection, session: str) -> tuple[list[Record], int]:
+    """Return the records of a session, and the number of their lines.
+
+    Raises:
+        TranscriptError: the records are damaged.
+    """
+    lines = _read_lines(db, session)
     return parse(b"".join(b"%b\n" % line for line in lines))[0], len(lines)
 
 
-def _lines(db: Connection, session: str) -> list[bytes]:
+def _read_lines(db: Connection, session: str) -> list[bytes]:
     query = "SELECT line FROM records WHERE session = %s ORDER BY number"
     return [line for (line,) in db.execute(query, (session,), binary=True).fetchall()]
 
 
-def _keep_part(db: Connection, session: str, part: SessionPart) -> None:
+def _insert_part(db: Connection, session: str, part: SessionPart) -> None:
     if part.name != NAME:
         kind, _, key = part.name.partition("/")
         query = "INSERT INTO kept (session, kind, key, at, data) VALUES (%s, %s, %s, %s, %b)"
         db.execute(query, (session, kind, key, part.written_at, part.data))
     else:
-        lines = [(session, at, line) for at, line in enumerate(part.data.split(b"\n")[:-1])]
+        lines = [(session, index, line) for index, line in enumerate(part.data.split(b"\n")[:-1])]
         query = "INSERT INTO records (session, number, line) VALUES (%s, %s, %b)"
         db.cursor().executemany(query, lines)
         query = "UPDATE sessions SET updated = %s, size = %s WHERE id = %s"
@@ -301,17 +321,20 @@ def _keep_part(db: Connection, session: str, part: SessionPart) -> None:
 
 
 class TranscriptRows(Transcript):
-    """A transcript in a database, which stores each record before anybody acts on it.
+    """A transcript in a database. A record is stored before it takes effect.
 
-    It is held on a connection of its own until it is closed. Once that connection is lost, nothing
-    is written any more. Raises `UsageError` if there is no such session, `TranscriptError` if it is
-    damaged or in use.
+    The session is locked on a connection of its own until the transcript is closed. After that
+    connection is lost, no record can be appended.
+
+    Raises:
+        UsageError: there is no such session.
+        TranscriptError: it is damaged, or another process has it open.
     """
 
     def __init__(self, database: PostgresDatabase, session: str) -> None:
         super().__init__()
         self._database, self._session = database, session
-        self._connection: Connection | None = database.take()
+        self._connection: Connection | None = database.acquire()
         try:
             with database.translate_errors():
                 self._load(self._connection)
@@ -321,42 +344,44 @@ class TranscriptRows(Transcript):
 
     def _load(self, db: Connection) -> None:
         if not _exists(db, self._session):
-            raise _unknown_session(self._session)
+            raise _make_unknown_error(self._session)
         _lock(db, self._session)
-        # From here on the writer before us, whose lock was lost with its connection, appends
+        # From here on a process that had the lock, and lost it with its connection, can append
         # nothing.
         query = "UPDATE sessions SET writer = writer + 1 WHERE id = %s RETURNING writer"
         row = db.execute(query, (self._session,)).fetchone()
-        if row is None:  # it was removed meanwhile
-            raise _unknown_session(self._session)
+        if row is None:  # another process has removed it
+            raise _make_unknown_error(self._session)
         self._writer = int(row[0])
-        records, self._count = _records(db, self._session)
+        records, self._count = _read_records(db, self._session)
         self.extend(records)
 
     def append(self, record: Record) -> None:
-        """Write a record, then add it.
+        """Write a record, then add it to the list.
 
         Raises:
-            StorageError: the record was not written and does not count. If the connection was lost,
-                nobody knows whether it was written.
+            StorageError: the record was not written. If the connection was lost, it is unknown
+                whether it was written.
         """
         if self._connection is None:
             raise TranscriptError(f"the transcript of {self._session} is closed")
         line = encode(record).encode()
-        own = (len(line) + 1, self._session, self._writer, self._count, line)
+        values = (len(line) + 1, self._session, self._writer, self._count, line)
         try:
             with self._database.translate_errors():
-                # One statement: the row's writer is checked and the line inserted, or neither.
-                written = self._connection.execute(_APPEND, own).rowcount
+                # In one statement, so that no other process can become the writer in between.
+                inserted_count = self._connection.execute(_APPEND, values).rowcount
         except StorageError as error:
             error.message = f"the transcript of {self._session} cannot be written: {error.message}"
-            # Whether the line was committed is unknown: nothing more may be appended to this list.
+            # It is unknown whether the line was committed, so the next record has no safe number.
             if self._connection.closed:
                 self.close()
             raise
-        if not written:
+        if not inserted_count:
             self.close()
-            raise StorageError(f"the session {self._session} was removed, or is another's now")
+            raise StorageError(
+                f"the session {self._session} was removed, or another process has opened it"
+            )
         self._count += 1
         super().append(record)
 
@@ -366,41 +391,43 @@ class TranscriptRows(Transcript):
         if connection is not None:
             try:
                 _unlock(connection, self._session)
-            except Exception as error:  # it was lost, and the lock with it
+            except Exception as error:  # a lost connection has released the lock
                 _log.info("a lock was not released: %s", type(error).__name__)
                 connection.close()
-            self._database.give(connection)
+            self._database.release(connection)
 
 
 @dataclass(eq=False)
 class BlobRows(BlobStore):
-    """Blobs of one ``kind`` of a session, which expire after ``keep`` seconds."""
+    """The blobs of one kind of a session."""
 
     database: PostgresDatabase
     session: str
     kind: str
     keep: float
+    """Seconds after which a blob expires."""
     max_bytes: int
+    """The bytes of all blobs together. The oldest are deleted first."""
 
     def write(self, key: str, data: bytes, *, durable: bool = False) -> None:
-        own = (self.session, self.kind)
+        own_blobs = (self.session, self.kind)
         try:
             with self.database.connection() as db, db.transaction():
                 db.execute(
                     "INSERT INTO kept (session, kind, key, data) VALUES (%s, %s, %s, %b)"
                     " ON CONFLICT (session, kind, key) DO UPDATE"
                     " SET at = excluded.at, data = excluded.data",
-                    (*own, key, data),
+                    (*own_blobs, key, data),
                 )
-                # By the database's clock, which also wrote ``at``: the clients' clocks may differ.
-                expired = "DELETE FROM kept WHERE session = %s AND kind = %s AND at < %s"
-                db.execute(expired, (*own, _now(db) - self.keep))
+                # The database's clock also wrote ``at``; clocks of other machines may differ.
+                expire = "DELETE FROM kept WHERE session = %s AND kind = %s AND at < %s"
+                db.execute(expire, (*own_blobs, _read_clock(db) - self.keep))
                 db.execute(
                     "DELETE FROM kept WHERE session = %s AND kind = %s AND key IN (SELECT key FROM"
                     " (SELECT key, sum(octet_length(data)) OVER (ORDER BY key = %s DESC, at DESC,"
                     " key) AS bytes FROM kept WHERE session = %s AND kind = %s) AS own"
                     " WHERE bytes > %s AND key <> %s)",
-                    (*own, key, *own, self.max_bytes, key),
+                    (*own_blobs, key, *own_blobs, self.max_bytes, key),
                 )
         except StorageError as error:
             raise OSError(0, error.message) from error
@@ -410,15 +437,15 @@ class BlobRows(BlobStore):
             return None
         with contextlib.suppress(StorageError), self.database.connection() as db:
             query = "SELECT at, data FROM kept WHERE session = %s AND kind = %s AND key = %s"
-            own = (self.session, self.kind, key)
-            row = db.execute(query, own, binary=True).fetchone()
-            return None if row is None or row[0] < _now(db) - self.keep else bytes(row[1])
+            row = db.execute(query, (self.session, self.kind, key), binary=True).fetchone()
+            is_expired = row is None or row[0] < _read_clock(db) - self.keep
+            return None if row is None or is_expired else bytes(row[1])
         return None
 
     def names(self) -> list[str]:
         query = "SELECT key FROM kept WHERE session = %s AND kind = %s"
-        found = self.database.execute(query, (self.session, self.kind))
-        return [key for (key,) in found.fetchall()]
+        cursor = self.database.execute(query, (self.session, self.kind))
+        return [key for (key,) in cursor.fetchall()]
 
     def forget(self, key: str) -> None:
         query = "DELETE FROM kept WHERE session = %s AND kind = %s AND key = %s"
@@ -428,7 +455,7 @@ class BlobRows(BlobStore):
 
 @dataclass(eq=False)
 class RunPermitRow(StoredRunPermit):
-    """An access list in a row."""
+    """The access list of a session's run, in a row."""
 
     _: KW_ONLY
     database: PostgresDatabase
@@ -458,7 +485,7 @@ class RunPermitRow(StoredRunPermit):
 
 @dataclass(eq=False)
 class ConsumedApprovalRows(ConsumedApprovals):
-    """The consumed approvals, a row each."""
+    """The consumed approvals, each in a row."""
 
     database: PostgresDatabase
 

@@ -1,4 +1,4 @@
-"""The place for sessions that this plugin adds."""
+"""The kind of session store that this plugin adds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from mlx_tools.app import StoreKind, hookimpl
 
 @hookimpl
 def store() -> list[StoreKind]:
-    """Return databases of PostgreSQL."""
+    """Return the store for addresses of PostgreSQL databases."""
     from mlx_tools.plugins.postgres.postgres import check_address
     from mlx_tools.plugins.postgres.session_rows import PostgresStore
 
