@@ -111,7 +111,7 @@ Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
 
 
 class PolicySection(Section, frozen=True):
-    """Which calls may run, and which need an approval."""
+    """Rules for calls: those that may run, and those that need an approval."""
 
     allow: Annotated[
         Names | None,
@@ -324,7 +324,7 @@ class LimitsSection(Section, frozen=True):
 
 
 class Routing(Section, frozen=True):
-    """How a model gets the tools."""
+    """The way in which a model gets the tools."""
 
     route: Annotated[
         RouteChoice,
@@ -348,7 +348,7 @@ class Routing(Section, frozen=True):
 
 
 class BackendSettings(Section, frozen=True):
-    """Where the model runs."""
+    """The place where the model runs."""
 
     kind: Annotated[
         BackendKind,
@@ -677,7 +677,7 @@ class Settings(Section, frozen=True):
 
 @cache
 def table() -> dict[str, SettingRow]:
-    """Return all settings by key: the core's in the order of the code, then the plugins'."""
+    """Return all settings by key, first the core's in the order of the code."""
     rows = {row.key: row for row in iter_rows(Settings)}
     for name, section in load_plugin_sections().items():
         rows |= {row.key: row for row in iter_rows(section, f"{name}.")}
@@ -697,7 +697,10 @@ def list_left_out_tables() -> frozenset[str]:
 
 @cache
 def _read_sections() -> tuple[dict[str, type[Section]], frozenset[str]]:
-    """Return the plugins' tables by name, and the names of faulty ones, which are reported."""
+    """Return the plugins' tables by name, and the names of faulty ones.
+
+    Faulty tables are reported.
+    """
     from mlx_tools.app.hooks import plugins
 
     hooks, sections, owners = plugins(), dict[str, type[Section]](), dict[str, str]()
@@ -719,7 +722,7 @@ def _read_sections() -> tuple[dict[str, type[Section]], frozenset[str]]:
 
 
 def find_section_fault(name: Any, section: Any, rows: Iterable[SettingRow]) -> str | None:
-    """Return why a plugin's table cannot be added to the settings in ``rows``, or None.
+    """Return why a plugin's table cannot be added to the settings, or None.
 
     Args:
         name: the name of the table, as the plugin returned it.

@@ -352,7 +352,7 @@ class Spaced:
 
 
 def streamed(texts: TokenTexts, tokens: Sequence[int], before: Sequence[int] = ()) -> str:
-    stream = texts.stream(before)
+    stream = texts.start_stream(before)
     return "".join([stream.add(token) for token in tokens] + [stream.finish()])
 
 
@@ -364,7 +364,7 @@ def test_a_byte_level_tokenizer_is_read_as_it_reads_itself(quick: Engine, text: 
 
 
 def test_no_piece_ends_within_a_character(quick: Engine) -> None:
-    stream = quick.texts.stream(())
+    stream = quick.texts.start_stream(())
     pieces = [stream.add(token) for token in quick.tokenizer.encode("a😀é東")]
     assert "" in pieces  # held back
     assert "".join(pieces) == "a😀é東"

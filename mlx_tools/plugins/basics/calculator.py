@@ -161,12 +161,12 @@ def _divide(a: Decimal, b: Decimal) -> Decimal:
 
 
 def _modulo(a: Decimal, b: Decimal) -> Decimal:
-    """Return the remainder of a division. It has the sign of the divisor, as in Python."""
+    """Return the remainder of a division, with the divisor's sign as in Python."""
     return _subtract(a, b * _floor(_divide(a, b)))
 
 
 def _compute_inexact(function: Callable[..., Decimal], *values: Decimal) -> Decimal:
-    """Return the result of a function without an exact one, rounded to its significant digits.
+    """Return the result of an inexact function, rounded to its significant digits.
 
     A result with more digits before the point never counts as whole.
     """
@@ -416,12 +416,12 @@ class _Translation:
         if sign is not None:
             self._add_sign(sign, token)
         elif name is not None:
-            self._add_name(name, is_function=self._rest(token).startswith("("))
+            self._add_name(name, is_function=self._text_after(token).startswith("("))
         else:
             self._add_operand(f"_[{token[0]!r}]")
         return token.end()
 
-    def _rest(self, token: re.Match[str]) -> str:
+    def _text_after(self, token: re.Match[str]) -> str:
         """Return the text after a token, without white space before it."""
         return self._text[token.end() :].lstrip()
 
@@ -452,7 +452,7 @@ class _Translation:
             self.python += _SIGNS.get(sign, sign)
         self._after_function = False
         self._after_operand = is_percent or sign in (")", "!")
-        if sign == "!" and self._rest(token).startswith("!"):
+        if sign == "!" and self._text_after(token).startswith("!"):
             raise CalculationError("!! can mean two things: write factorial(factorial(n))")
 
     def _is_percent(self, token: re.Match[str]) -> bool:

@@ -45,7 +45,7 @@ def clock(
 
 
 def _parse_zone(name: str, names: ZoneNames) -> tzinfo | None:
-    """Return a time zone by its IANA name, or by ``UTC``, ``Z``, ``local`` or an offset.
+    """Return the time zone of an IANA name, ``UTC``, ``Z``, ``local`` or an offset.
 
     Returns:
         The zone, None for ``local``.

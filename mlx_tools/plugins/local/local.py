@@ -80,7 +80,7 @@ class LocalRequest:
         except RuntimeError:  # the event loop of the waiting task is closed
             self.cancelled = True
 
-    def watch(self) -> None:
+    def report_progress(self) -> None:
         """Send a sign of progress between forward passes.
 
         Raises:
@@ -115,7 +115,7 @@ class InferenceThread(threading.Thread):
             self.engine = self.engine or self._load()
             work.send(Chunk())
             if work.request is not None:
-                with closing(self.engine.complete(work.request, work.watch)) as chunks:
+                with closing(self.engine.complete(work.request, work.report_progress)) as chunks:
                     for chunk in chunks:
                         work.send(chunk)
                         if work.cancelled:

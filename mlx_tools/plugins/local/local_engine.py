@@ -1,6 +1,6 @@
-"""One model in memory.
+"""One model in memory: takes prompts, and generates chunks of text token by token.
 
-Prompts in, chunks of text out, token by token, in one thread.
+All of it runs in one thread.
 """
 
 from __future__ import annotations
@@ -28,18 +28,17 @@ from mlx_tools.paths import to_install
 from mlx_tools.process import clean
 
 MAX_GRAMMARS: Final = 16
-"""Compiled grammars that are held; a session needs one or two a turn."""
+"""Compiled grammars in the cache. A session needs one or two for each turn."""
 
 _MAX_ALTERNATIVES: Final = 100_000
-"""The most alternatives of a grammar at one place: every tool's name is one."""
+"""Alternatives of a grammar at one position. A choice: each tool's name is one alternative."""
 
-
-_ENDS: Final = ("NotStopped", "NoExtension", "NoExtensionBias", "EndOfSentence")
-"""llguidance's reasons to stop that mean that the grammar was followed to its end."""
+_COMPLETE_REASONS: Final = ("NotStopped", "NoExtension", "NoExtensionBias", "EndOfSentence")
+"""llguidance's stop reasons for a text that follows the grammar to its end."""
 
 
 class Grammars:
-    """The grammars of one model, each compiled once.
+    """A cache of the compiled grammars of one model.
 
     Args:
         tokenizer: the model's tokenizer as mlx-lm loads it.
@@ -65,69 +64,74 @@ class Grammars:
         self._matchers: OrderedDict[tuple[str, bool, bool], Any] = OrderedDict()
 
     def start(
-        self, lark: str, prompt: Sequence[int], *, fast_forward: bool, take_back: bool
-    ) -> GrammarRun:
-        """Start a completion of ``prompt`` by a grammar; it has one token at least.
+        self, lark: str, prompt: Sequence[int], *, fast_forward: bool, backtrack: bool
+    ) -> GrammarCompletion:
+        """Start a completion of a prompt by a grammar.
 
         Args:
-            lark: the grammar.
-            prompt: the prompt's tokens.
-            fast_forward: add the tokens that must follow the chosen one, and heal the end of the
-                prompt. Without it every token is chosen.
-            take_back: tokens may be taken back if they and the text that must follow are fewer
-                tokens.
+            lark: the grammar, in the Lark dialect.
+            prompt: the prompt's tokens, at least one.
+            fast_forward: add tokens without asking the model if the grammar allows no others, and
+                replace the prompt's last tokens if the whole text would have other tokens there
+                (token healing). False: the model chooses every token.
+            backtrack: allow llguidance to replace tokens at the end by fewer ones that also hold
+                text that must follow. Only with ``fast_forward``.
 
         Raises:
             UsageError: llguidance cannot read the grammar.
         """
-        key = (lark, fast_forward, take_back)
+        key = (lark, fast_forward, backtrack)
         if key not in self._matchers:
             try:
                 self._matchers[key] = self._compile(
                     self._tokenizer,
                     lark,
-                    enable_backtrack=take_back and fast_forward,
+                    enable_backtrack=backtrack and fast_forward,
                     enable_ff_tokens=fast_forward,
                     log_level=0,
                     limits=self._limits,
                 )
             except Exception as error:
                 raise UsageError(f"the grammar cannot be used: {clean(str(error))}") from error
-        # The least recently used grammar is dropped first.
+        # The least recently used grammar is removed first.
         self._matchers.move_to_end(key)
         while len(self._matchers) > MAX_GRAMMARS:
             self._matchers.popitem(last=False)
-        return GrammarRun(self._tokenizer, self._matchers[key], prompt, heal=fast_forward)
+        return GrammarCompletion(self._tokenizer, self._matchers[key], prompt, heal=fast_forward)
 
 
-class GrammarRun:
-    """One completion by a grammar."""
+class GrammarCompletion:
+    """The tokens and the text of one completion that follows a grammar."""
 
     def __init__(self, tokenizer: Any, matcher: Any, prompt: Sequence[int], *, heal: bool) -> None:
         self._tokenizer = tokenizer
         self._interpreter = matcher.deep_copy()
         self._decoder = _Decoder("replace")
         self.tokens: list[int] = list(prompt)
-        """The prompt's tokens as the model should read them, then those that came.
+        """The prompt's tokens as the model should read them, then the completion's.
 
-        They may end before the prompt does, or continue to text that must follow.
+        At first they may end before the prompt's end, or have text that must follow the prompt.
         """
         if heal:
             self.tokens = self._interpreter.process_prompt(list(prompt))
-        common = shared_length(prompt, self.tokens)
-        prompt_bytes, healed_bytes = self._bytes(prompt[common:]), self._bytes(self.tokens[common:])
+        common = count_common(prompt, self.tokens)
+        prompt_bytes = self._decode(prompt[common:])
+        healed_bytes = self._decode(self.tokens[common:])
         matches = prompt_bytes.startswith(healed_bytes) or healed_bytes.startswith(prompt_bytes)
-        if heal and not matches:  # this tokenizer reads other tokens in its own text: no healing
+        # Healing fails if the tokenizer makes other tokens of the text that it decodes.
+        if heal and not matches:
             self._interpreter = matcher.deep_copy()
             self.tokens, common, prompt_bytes, healed_bytes = list(prompt), len(prompt), b"", b""
         if not (heal and matches):
             self._interpreter.start_without_prompt()
         self._emitted = len(prompt_bytes)
         self._written_text = bytearray(healed_bytes)
-        self._sizes = [len(self._bytes([token])) for token in self.tokens[common:]]
+        self._sizes = [len(self._decode([token])) for token in self.tokens[common:]]
 
-    def mask(self) -> bytes | None:
-        """Return one byte for each token, 0 if it may not come next; None if nothing may.
+    def compute_mask(self) -> bytes | None:
+        """Return a byte for each token, 0 if it may not come next.
+
+        None if the grammar is at its end.
 
         Raises:
             BackendBroken: the grammar reached a limit of llguidance.
@@ -136,7 +140,7 @@ class GrammarRun:
             mask, state = self._interpreter.compute_mask()
             if json.loads(state)["stop"]:
                 reason = str(self._interpreter.stop_reason())
-                if reason not in _ENDS:
+                if reason not in _COMPLETE_REASONS:
                     raise BackendBroken(
                         f"the grammar could not be followed: {reason}",
                         hint="its tools may have too many alternatives: offer fewer",
@@ -144,76 +148,74 @@ class GrammarRun:
                 return None
             if mask is not None:
                 return bytes(mask)
-            self._commit(None)
+            self.commit(None)
 
-    def take(self, token: int) -> tuple[int, list[int]]:
-        """Take the token that the model has chosen.
+    def commit(self, token: int | None) -> tuple[int, list[int]]:
+        """Add the model's token, and the tokens that must follow it.
+
+        Args:
+            token: the token; None adds only tokens that must follow.
 
         Returns:
-            The number of earlier tokens that are taken back, and the tokens that follow them. The
-                chosen one
-            is the first of these unless something was taken back.
+            The number of tokens that were removed at the end, and the tokens that were then added.
         """
-        return self._commit(token)
+        removed, tokens = self._interpreter.commit_token(token)
+        if removed:
+            del self.tokens[-removed:]
+            size = sum(self._sizes[-removed:])
+            del self._sizes[-removed:]
+            del self._written_text[len(self._written_text) - size :]
+        for new_token in tokens:
+            piece = self._decode([new_token])
+            self.tokens.append(new_token)
+            self._sizes.append(len(piece))
+            self._written_text += piece
+        return removed, list(tokens)
 
     @property
     def is_finished(self) -> bool:
-        """True if nothing may follow."""
+        """True if no token may follow."""
         return bool(self._interpreter.has_pending_stop())
 
-    def text(self, dropped_tokens: int = 0) -> str:
-        """Return the new text up to its last whole character.
+    def read_new_text(self, dropped_tokens: int = 0) -> str:
+        """Return the text since the last call, up to its last whole character.
 
-        The text of the last ``dropped_tokens`` tokens is left out.
+        Args:
+            dropped_tokens: the number of tokens at the end whose text is left out.
         """
         end = len(self._written_text) - sum(self._sizes[len(self._sizes) - dropped_tokens :])
         piece = bytes(self._written_text[self._emitted : end])
         self._emitted = max(self._emitted, end)
         return self._decoder.decode(piece)
 
-    def remaining_text(self, dropped_tokens: int = 0) -> str:
-        """Return the rest of the text at its end."""
-        return self.text(dropped_tokens) + self._decoder.decode(b"", final=True)
+    def read_last_text(self, dropped_tokens: int = 0) -> str:
+        """Return the rest of the text, with U+FFFD for an incomplete character at its end."""
+        return self.read_new_text(dropped_tokens) + self._decoder.decode(b"", final=True)
 
-    def _commit(self, token: int | None) -> tuple[int, list[int]]:
-        taken_back, tokens = self._interpreter.commit_token(token)
-        if taken_back:
-            del self.tokens[-taken_back:]
-            size = sum(self._sizes[-taken_back:])
-            del self._sizes[-taken_back:]
-            # Text is taken back together with its tokens, so that both always agree.
-            del self._written_text[len(self._written_text) - size :]
-        for new_token in tokens:
-            piece = self._bytes([new_token])
-            self.tokens.append(new_token)
-            self._sizes.append(len(piece))
-            self._written_text += piece
-        return taken_back, list(tokens)
-
-    def _bytes(self, tokens: Sequence[int]) -> bytes:
+    def _decode(self, tokens: Sequence[int]) -> bytes:
         return bytes(self._tokenizer.decode_bytes(list(tokens)))
 
 
-def shared_length(tokens: Sequence[int], second: Sequence[int]) -> int:
+def count_common(first: Sequence[int], second: Sequence[int]) -> int:
     """Return the number of equal tokens at the beginning of two sequences."""
-    for number, (left, right) in enumerate(zip(tokens, second, strict=False)):
+    for index, (left, right) in enumerate(zip(first, second, strict=False)):
         if left != right:
-            return number
-    return min(len(tokens), len(second))
+            return index
+    return min(len(first), len(second))
 
 
 MIN_TEMPERATURE: Final = 1e-4
-"""Below it the likeliest token is taken, as at 0: it has nearly all of the probability there."""
+"""Below it the likeliest token is used, as at 0, because it has nearly all of the probability."""
 
 Scores = tuple[tuple[TokenScore, ...], ...]
 
 
 class Engine:
-    """The loaded model of a folder.
+    """A loaded model.
 
     Args:
         folder: the model's folder.
-        fast_forward: False chooses every token, also one that a grammar leaves no choice about.
+        fast_forward: add tokens without asking the model if a grammar allows no others.
 
     Raises:
         MissingDependency: mlx-lm is not installed.
@@ -223,27 +225,28 @@ class Engine:
     def __init__(self, folder: Path, *, fast_forward: bool = True) -> None:
         model, self.tokenizer = load_model(folder)
         self.texts = TokenTexts(self.tokenizer)
-        """The texts of tokens."""
-        self._ends: frozenset[int] = frozenset(self.tokenizer.eos_token_ids)
-        self._reading = CachedPrefix(model)
+        self._end_tokens: frozenset[int] = frozenset(self.tokenizer.eos_token_ids)
+        self._cached_prefix = CachedPrefix(model)
         self._grammars: Grammars | None = None
         self._fast_forward = fast_forward
 
     @property
     def passes(self) -> int:
         """The number of forward passes so far."""
-        return self._reading.passes
+        return self._cached_prefix.passes
 
-    def forget(self) -> None:
-        """Forget the prompt that was read last; the next one is read from its beginning."""
-        self._reading.forget()
+    def clear_cache(self) -> None:
+        """Empty the key-value cache, so that the next prompt is read from its beginning."""
+        self._cached_prefix.clear()
 
-    def complete(self, request: CompletionRequest, watch: Watch) -> Generator[Chunk, None, None]:
-        """Complete a prompt; closing the generator ends the completion.
+    def complete(
+        self, request: CompletionRequest, on_progress: ProgressCallback
+    ) -> Generator[Chunk, None, None]:
+        """Complete a prompt; close the generator to cancel.
 
         Args:
             request: the request.
-            watch: called between forward passes while the prompt is read.
+            on_progress: called between two forward passes.
 
         Raises:
             UsageError: the prompt or the grammar cannot be used.
@@ -251,115 +254,122 @@ class Engine:
         """
         prompt = list(self.tokenizer.encode(check_request(request)))
         if not prompt:
-            raise UsageError("the prompt comes to no token of this model's")
-        choose = _Choice(request)
-        steps = self._complete_freely(prompt, request, choose, watch)
-        if request.grammar is not None:
+            raise UsageError("the prompt has no token for this model", hint="write a longer prompt")
+        sampler = _Sampler(request)
+        if request.grammar is None:
+            chunks = self._complete_freely(prompt, request, sampler, on_progress)
+        else:
             self._grammars = self._grammars or Grammars(self.tokenizer)
-            run = self._grammars.start(
+            completion = self._grammars.start(
                 request.grammar.lark,
                 prompt,
                 fast_forward=self._fast_forward,
-                take_back=self._reading.can_shorten,
+                backtrack=self._cached_prefix.can_trim,
             )
-            steps = self._complete_constrained(run, len(prompt), request, choose, watch)
+            chunks = self._complete_constrained(
+                completion, len(prompt), request, sampler, on_progress
+            )
         try:
-            yield from steps
+            yield from chunks
         except (GeneratorExit, RequestCancelled):
             raise
         except BaseException:
-            self.forget()  # the cache may hold anything after an error
+            self.clear_cache()  # after an error its content is unknown
             raise
         finally:
-            arrays().clear_cache()  # MLX keeps buffers by size, and these sizes will not come again
+            # MLX keeps free buffers by size, and the next prompt needs other sizes.
+            import_mlx().clear_cache()
 
-    # --- written freely -----------------------------------------------------------------------
+    # --- without a grammar --------------------------------------------------------------------
 
     def _complete_freely(
-        self, prompt: list[int], request: CompletionRequest, choose: _Choice, watch: Watch
+        self,
+        prompt: list[int],
+        request: CompletionRequest,
+        sampler: _Sampler,
+        on_progress: ProgressCallback,
     ) -> Iterator[Chunk]:
-        mx = arrays()
-        cached = self._reading.rewind(prompt)
-        logits = self._reading.read_prompt(prompt, watch)
-        texts = self.texts.stream(prompt)
-        finish: FinishReason = "length"
+        mx = import_mlx()
+        cached_count = self._cached_prefix.rewind(prompt)
+        logits = self._cached_prefix.read_prompt(prompt, on_progress)
+        stream = self.texts.start_stream(prompt)
+        finish_reason: FinishReason = "length"
         count = 0
-        chosen = choose.token(logits)
-        # The GPU computes while Python prepares the next step.
-        mx.async_eval(chosen)
+        lazy_token = sampler.sample(logits)
+        mx.async_eval(lazy_token)
         while count < request.max_tokens:
-            watch()
-            last = count + 1 == request.max_tokens
-            if not last:  # the next pass runs while this token is delivered
-                following = self._reading.run_model(chosen[None])
-                next_token = choose.token(following)
+            on_progress()
+            is_last = count + 1 == request.max_tokens
+            if not is_last:
+                # The next forward pass runs on the GPU while Python handles this token.
+                next_logits = self._cached_prefix.run_model(lazy_token[None])
+                next_token = sampler.sample(next_logits)
                 mx.async_eval(next_token)
-            token = int(chosen.item())
-            if not last:
-                self._reading.tokens.append(token)
+            token = int(lazy_token.item())
+            if not is_last:
+                self._cached_prefix.tokens.append(token)
             count += 1
-            if token in self._ends:
-                finish = "stop"
+            if token in self._end_tokens:
+                finish_reason = "stop"
                 break
-            scores = self._scores(logits, request.top_logprobs)
-            text = texts.add(token)
+            scores = self._score_tokens(logits, request.top_logprobs)
+            text = stream.add(token)
             if text or scores:
                 yield Chunk(text, scores=scores)
-            if not last:
-                chosen, logits = next_token, following
-        usage = Usage(len(prompt), cached, count)
-        yield Chunk(texts.finish(), finish, usage)
+            if not is_last:
+                lazy_token, logits = next_token, next_logits
+        yield Chunk(stream.finish(), finish_reason, Usage(len(prompt), cached_count, count))
 
-    # --- held to a grammar --------------------------------------------------------------------
+    # --- with a grammar -----------------------------------------------------------------------
 
     def _complete_constrained(
         self,
-        run: GrammarRun,
+        completion: GrammarCompletion,
         prompt_size: int,
         request: CompletionRequest,
-        choose: _Choice,
-        watch: Watch,
+        sampler: _Sampler,
+        on_progress: ProgressCallback,
     ) -> Iterator[Chunk]:
-        cached = min(self._reading.rewind(run.tokens), prompt_size)
-        logits = self._reading.read_prompt(run.tokens, watch)
+        cached_count = min(self._cached_prefix.rewind(completion.tokens), prompt_size)
+        logits = self._cached_prefix.read_prompt(completion.tokens, on_progress)
         has_scores, max_tokens = request.top_logprobs > 0, request.max_tokens
-        count = max(0, len(run.tokens) - prompt_size)
-        finish: FinishReason | None = "length" if count >= max_tokens else None
+        count = max(0, len(completion.tokens) - prompt_size)
+        finish_reason: FinishReason | None = "length" if count >= max_tokens else None
+        # Tokens that must follow come together, so there may be more than were asked for.
         surplus = max(0, count - max_tokens)
-        if text := run.text(surplus):
+        if text := completion.read_new_text(surplus):
             yield Chunk(text, scores=((),) * (count - surplus) if has_scores else ())
-        while finish is None:
-            watch()
-            mask = run.mask()
-            token = None if mask is None else int(choose.token(logits, mask).item())
-            if token is None or token in self._ends:
-                count, finish = count + (token is not None), "stop"
+        while finish_reason is None:
+            on_progress()
+            mask = completion.compute_mask()
+            token = None if mask is None else int(sampler.sample(logits, mask).item())
+            if token is None or token in self._end_tokens:
+                count, finish_reason = count + (token is not None), "stop"
                 break
-            taken_back, tokens = run.take(token)
-            if taken_back:
-                self._reading.take_back(taken_back)
-            count += len(tokens) - taken_back
+            removed, tokens = completion.commit(token)
+            if removed:
+                self._cached_prefix.trim(removed)
+            count += len(tokens) - removed
             surplus = max(0, count - max_tokens)
-            if run.is_finished and not surplus:
-                finish = "stop"
+            if completion.is_finished and not surplus:
+                finish_reason = "stop"
             elif count >= max_tokens:
-                finish = "length"
-            scores = self._scores(logits, request.top_logprobs)
+                finish_reason = "length"
+            scores = self._score_tokens(logits, request.top_logprobs)
             scores += ((),) * (len(tokens) - surplus - 1) if has_scores else ()
-            text = run.text(surplus)
+            text = completion.read_new_text(surplus)
             if text or scores:
                 yield Chunk(text, scores=scores)
-            if finish is None:
-                logits = self._reading.read(tokens, watch)
-        yield Chunk(
-            run.remaining_text(surplus), finish, Usage(prompt_size, cached, count - surplus)
-        )
+            if finish_reason is None:
+                logits = self._cached_prefix.read(tokens, on_progress)
+        usage = Usage(prompt_size, cached_count, count - surplus)
+        yield Chunk(completion.read_last_text(surplus), finish_reason, usage)
 
-    def _scores(self, logits: Any, top_logprobs: int) -> Scores:
-        """Return the likeliest tokens by the model itself, before any grammar."""
+    def _score_tokens(self, logits: Any, top_logprobs: int) -> Scores:
+        """Return the likeliest tokens, with scores without the grammar's mask."""
         if top_logprobs < 1:
             return ()
-        mx = arrays()
+        mx = import_mlx()
         floats = logits.astype(mx.float32)
         logprobs = floats - mx.logsumexp(floats)
         top_logprobs = min(top_logprobs, logprobs.shape[0])
@@ -367,38 +377,37 @@ class Engine:
         pairs = zip(best.tolist(), logprobs[best].tolist(), strict=True)
         pairs_by_score = sorted(pairs, key=lambda pair: -pair[1])
         scores = [
-            TokenScore(self.texts.text(token), score, data, token)
+            TokenScore(self.texts.decode_token(token), score, data, token)
             for token, score in pairs_by_score
-            if (data := self.texts.data(token)) is not None
+            if (data := self.texts.find_bytes(token)) is not None
         ]
-        # alternatives without the likeliest one would mislead
+        # Without the likeliest token the others would look like the likeliest.
         return (tuple(scores) if scores and scores[0].id == pairs_by_score[0][0] else (),)
 
 
-class _Choice:
-    """Chooses the next token.
-
-    The likeliest one, or a random one from a seed of its own.
-    """
+class _Sampler:
+    """Chooses the next token: the likeliest, or a random one by the request's seed."""
 
     def __init__(self, request: CompletionRequest) -> None:
         self._temperature = request.temperature
         self._bias = request.logit_bias
         self._key: Any = None
         if request.temperature >= MIN_TEMPERATURE:
-            mx = arrays()
+            mx = import_mlx()
             seed = secrets.randbelow(2**63) if request.seed is None else request.seed
             self._key = mx.random.key(seed)
 
-    def token(self, logits: Any, mask: bytes | None = None) -> Any:
-        """Return the next token as an array that is not computed yet.
+    def sample(self, logits: Any, mask: bytes | None = None) -> Any:
+        """Return the next token as a lazy array.
 
-        ``mask`` has 0 for each token that may not come.
+        Args:
+            logits: the model's logits.
+            mask: a byte for each token, 0 if it may not come next.
         """
-        mx = arrays()
+        mx = import_mlx()
         size = logits.shape[0]
         if mask is not None:
-            # a model may have more logits than its tokenizer has tokens
+            # A model may have more logits than its tokenizer has tokens.
             allowed = mx.array(memoryview(mask + bytes(max(0, size - len(mask))))) != 0
             forbidden = mx.array(-float("inf"), dtype=logits.dtype)
             logits = mx.where(allowed[:size], logits, forbidden)
@@ -412,7 +421,7 @@ class _Choice:
         return mx.random.categorical((floats - mx.max(floats)) / self._temperature, key=key)
 
 
-def arrays() -> Any:
+def import_mlx() -> Any:
     """Return the module ``mlx.core``, untyped: its types differ between versions."""
     import mlx.core
 
@@ -420,7 +429,7 @@ def arrays() -> Any:
 
 
 def load_model(folder: Path) -> tuple[Any, Any]:
-    """Return the model in ``folder`` and its tokenizer, as mlx-lm loads them.
+    """Load the model and the tokenizer in ``folder`` with mlx-lm.
 
     Raises:
         MissingDependency: mlx-lm is not installed.
@@ -428,7 +437,7 @@ def load_model(folder: Path) -> tuple[Any, Any]:
     """
     if not (folder / "config.json").is_file():
         raise ModelError(
-            f"{folder} holds no model", hint="mlx-tools models list shows what is here"
+            f"{folder} holds no model", hint="mlx-tools models list shows the models here"
         )
     try:
         from mlx_lm import load
@@ -439,35 +448,38 @@ def load_model(folder: Path) -> tuple[Any, Any]:
     try:
         loaded: Any = load(str(folder))
     except MemoryError:
-        raise ModelError(f"the model in {folder} does not fit into memory") from None
-    except Exception as error:  # libraries raise anything for files that they cannot read
+        raise ModelError(
+            f"the model in {folder} does not fit into memory", hint="use a smaller model"
+        ) from None
+    except Exception as error:  # libraries raise any exception for a file that they cannot read
         raise ModelError(
             f"the model in {folder} cannot be loaded: {clean(str(error)) or type(error).__name__}"
         ) from error
     return loaded[0], loaded[1]
 
 
-# --- what it has read -------------------------------------------------------------------------
+# --- the key-value cache ----------------------------------------------------------------------
 
-STEP: Final = 512
+MAX_PASS_TOKENS: Final = 512
 """Tokens of a prompt in one forward pass. A choice: a request can be cancelled between two passes.
 """
 
-SHORT: Final = 64
-"""Tokens that are read in one last pass, which computes logits for each of them."""
+MAX_LAST_PASS_TOKENS: Final = 64
+"""Tokens of a prompt in the last forward pass, which computes logits for each of them."""
 
-_SHORTENABLE: Final = frozenset(("KVCache", "QuantizedKVCache", "ConcatenateKVCache"))
-"""mlx-lm's caches that can be cut back from any length."""
+_ALWAYS_TRIMMABLE: Final = frozenset(("KVCache", "QuantizedKVCache", "ConcatenateKVCache"))
+"""mlx-lm's caches that can be trimmed at any length."""
 
-Watch = Callable[[], None]
-"""Called between forward passes; raises `RequestCancelled` if the request was cancelled."""
+ProgressCallback = Callable[[], None]
+"""Called between two forward passes. Raises `RequestCancelled` to end the completion."""
 
 
 class CachedPrefix:
-    """One model's state after ``tokens``.
+    """The tokens that a model has read, and its key-value cache after them.
 
-    A cache that cannot be shortened (a sliding window, a state-space model) is copied at the end of
-    each prompt. So the next prompt can continue from there, or from the end of the completion.
+    Some caches cannot be trimmed (a sliding window, a state-space model). These are copied at the
+    end of each prompt. So the next prompt can continue from there, or from the end of the
+    completion.
     """
 
     def __init__(self, model: Any) -> None:
@@ -477,79 +489,78 @@ class CachedPrefix:
         self._model = model
         self._cache: list[Any] = []
         self._saved: tuple[list[int], list[Any]] | None = None
-        self.forget()
+        """The tokens and the cache at the end of the last prompt, if it cannot be trimmed."""
+        self.clear()
 
     @property
-    def can_shorten(self) -> bool:
-        """True if tokens can be taken back."""
+    def can_trim(self) -> bool:
+        """True if tokens at the end can be removed now."""
         return all(layer.is_trimmable() for layer in self._cache)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Empty the cache."""
         from mlx_lm.models.cache import make_prompt_cache
 
         self.tokens = []
         self._saved = None
         self._cache = make_prompt_cache(self._model)
-        self._shortenable = {type(layer).__name__ for layer in self._cache} <= _SHORTENABLE
+        types = {type(layer).__name__ for layer in self._cache}
+        self._is_always_trimmable = types <= _ALWAYS_TRIMMABLE
 
     def rewind(self, prompt: Sequence[int]) -> int:
-        """Go back to where ``prompt`` begins to differ, or to before its last token.
+        """Remove the tokens from the first one that differs from ``prompt``.
+
+        The prompt's last token is never cached, because it must be read for the next logits.
 
         Returns:
-            The number of the prompt's tokens that need not be read again.
+            The number of the prompt's tokens that are cached.
         """
-        common = shared_length(self.tokens, prompt[:-1])
-        if common < len(self.tokens) and not self.take_back(len(self.tokens) - common):
+        common = count_common(self.tokens, prompt[:-1])
+        if common < len(self.tokens) and not self.trim(len(self.tokens) - common):
             self._restore(prompt)
         return len(self.tokens)
 
-    def take_back(self, count: int) -> bool:
-        """Remove the last tokens.
-
-        Return False, with nothing changed, if that is not possible.
-        """
-        if not self.can_shorten:
+    def trim(self, count: int) -> bool:
+        """Remove the last ``count`` tokens; return False if this cache cannot be trimmed."""
+        if not self.can_trim:
             return False
         if count and any(layer.trim(count) != count for layer in self._cache):
-            self.forget()
+            self.clear()
             return False
         del self.tokens[len(self.tokens) - count :]
         return True
 
-    def read_prompt(self, prompt: Sequence[int], watch: Watch) -> Any:
+    def read_prompt(self, prompt: Sequence[int], on_progress: ProgressCallback) -> Any:
         """Read the rest of a prompt after `rewind`; return the logits of the next token."""
         rest = prompt[len(self.tokens) :]
-        if not self._shortenable and len(rest) > 1:
-            self.read(rest[:-1], watch)
+        if not self._is_always_trimmable and len(rest) > 1:
+            self.read(rest[:-1], on_progress)
             rest = rest[-1:]
-            # Saved before the last token, since every prompt must have one token to read.
+            # Saved before the last token, which `rewind` never counts as cached.
             self._saved = list(self.tokens), copy.deepcopy(self._cache)
-        return self.read(rest, watch)
+        return self.read(rest, on_progress)
 
-    def read(self, tokens: Sequence[int], watch: Watch) -> Any:
-        """Read more tokens, one at least; return the logits of the next token."""
-        mx = arrays()
+    def read(self, tokens: Sequence[int], on_progress: ProgressCallback) -> Any:
+        """Read one or more tokens; return the logits of the next token."""
+        mx = import_mlx()
         start = 0
-        while len(tokens) - start > SHORT:
-            piece = tokens[start : min(start + STEP, len(tokens) - 1)]
+        while len(tokens) - start > MAX_LAST_PASS_TOKENS:
+            piece = tokens[start : min(start + MAX_PASS_TOKENS, len(tokens) - 1)]
             self.run_model(mx.array(piece))
-            # Evaluated piece by piece: a lazy graph of the whole prompt would need memory for all
-            # of it.
+            # Evaluated after each piece: a lazy graph of the whole prompt would need memory for
+            # all of it.
             mx.eval([layer.state for layer in self._cache])
             mx.clear_cache()
             self.tokens += piece
             start += len(piece)
-            watch()
+            on_progress()
         logits = self.run_model(mx.array(tokens[start:]))
         mx.eval(logits)
         self.tokens += tokens[start:]
         return logits
 
     def run_model(self, tokens: Any) -> Any:
-        """Run the model over an array of tokens.
-
-        Return the logits after the last, not computed yet.
+        """Run one forward pass; return the lazy logits after the last token.
 
         The caller adds the tokens to `tokens`.
         """
@@ -557,60 +568,59 @@ class CachedPrefix:
         return self._model(tokens[None], cache=self._cache)[0, -1, :]
 
     def _restore(self, prompt: Sequence[int]) -> None:
+        """Go back to the end of the last prompt if ``prompt`` begins with it; else clear."""
         saved = self._saved
-        self.forget()
-        if saved is not None and shared_length(saved[0], prompt[:-1]) == len(saved[0]):
-            # A copy, since the saved state must survive this completion.
+        self.clear()
+        if saved is not None and count_common(saved[0], prompt[:-1]) == len(saved[0]):
+            # A copy, because this completion changes the cache.
             self.tokens, self._cache = list(saved[0]), copy.deepcopy(saved[1])
             self._saved = saved
 
 
-# --- from tokens to text: nothing stripped, no character before it is whole -------------------
+# --- from tokens to text, with all white space and only whole characters ----------------------
 
 CONTEXT: Final = 8
-"""Tokens before the text that a tokenizer without a table of bytes needs to decode it right."""
+"""Tokens of the prompt that are decoded together with the completion, if the bytes of tokens are
+unknown. Such a tokenizer needs the tokens before a text to decode it correctly."""
 
 _Decoder: Final = getincrementaldecoder("utf-8")
 
 
 class TokenTexts:
-    """The texts of the tokens of one tokenizer (as mlx-lm loads it)."""
+    """The texts of the tokens of a tokenizer from mlx-lm."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._bytes = _token_bytes(tokenizer.detokenizer)
+        self._byte_table = _make_byte_table(tokenizer.detokenizer)
 
-    def text(self, token: int) -> str:
-        """Return a token's own text, with U+FFFD for bytes that are no whole character."""
-        if self._bytes is None:
+    def decode_token(self, token: int) -> str:
+        """Return the text of one token, with U+FFFD for incomplete characters."""
+        if self._byte_table is None:
             return str(self._tokenizer.decode([token]))
-        return self._token_bytes(token).decode("utf-8", "replace")
+        return self._look_up(token).decode("utf-8", "replace")
 
-    def data(self, token: int) -> bytes | None:
-        """Return a token's bytes; None if the tokenizer does not say them."""
-        if self._bytes is not None:
-            return self._token_bytes(token)
-        text = self.text(token)
+    def find_bytes(self, token: int) -> bytes | None:
+        """Return the bytes of a token, None if they are unknown."""
+        if self._byte_table is not None:
+            return self._look_up(token)
+        text = self.decode_token(token)
         return None if "\ufffd" in text else text.encode()
 
-    def stream(self, context_tokens: Sequence[int]) -> TextStream:
-        """Return a stream of the text that follows some tokens."""
-        return TextStream(self, () if self._bytes is not None else context_tokens[-CONTEXT:])
+    def start_stream(self, prompt: Sequence[int]) -> TextStream:
+        """Return a stream of the text that follows a prompt."""
+        return TextStream(self, () if self._byte_table is not None else prompt[-CONTEXT:])
 
     def decode_all(self, tokens: Sequence[int]) -> str | None:
-        """Return the text of tokens by a tokenizer that only decodes.
+        """Return the text of tokens, None if the bytes of each token are known."""
+        return None if self._byte_table is not None else str(self._tokenizer.decode(tokens))
 
-        None for one with a table.
-        """
-        return None if self._bytes is not None else str(self._tokenizer.decode(tokens))
-
-    def _token_bytes(self, token: int) -> bytes:
-        table = self._bytes or ()
+    def _look_up(self, token: int) -> bytes:
+        table = self._byte_table or ()
         return table[token] if token < len(table) else b""  # a model may have more tokens
 
 
-def _token_bytes(detokenizer: Any) -> Sequence[bytes] | None:
-    """Return the bytes of every token, None if mlx-lm found no table of them."""
+def _make_byte_table(detokenizer: Any) -> Sequence[bytes] | None:
+    """Return the bytes of every token, None if the detokenizer has no such table."""
     kinds = {kind.__name__ for kind in type(detokenizer).__mro__}
     if "SPMStreamingDetokenizer" in kinds:
         return [piece.replace("\u2581".encode(), b" ") for piece in detokenizer.tokenmap]
@@ -620,9 +630,9 @@ def _token_bytes(detokenizer: Any) -> Sequence[bytes] | None:
 
 
 class TextStream:
-    """Text as its tokens come.
+    """Decodes a completion while its tokens arrive.
 
-    If the tokenizer only decodes, it is the text that a token adds to the text of those before it.
+    If the bytes of a token are unknown, its text is what it adds to the text of the tokens before.
     """
 
     def __init__(self, texts: TokenTexts, context_tokens: Sequence[int]) -> None:
@@ -632,19 +642,19 @@ class TextStream:
         self._start, self._read = 0, len(self._tokens)
 
     def add(self, token: int) -> str:
-        """Return the text that a token adds; empty until its last character is whole."""
+        """Return the text that a token adds, empty until its last character is whole."""
         self._tokens.append(token)
         return self._decode_new(final=False)
 
     def finish(self) -> str:
-        """Return the text that was held back."""
+        """Return the rest of the text, with U+FFFD for an incomplete character."""
         return self._decode_new(final=True)
 
     def _decode_new(self, *, final: bool) -> str:
         whole = self._texts.decode_all(self._tokens[self._start :])
         if whole is None:
             new, self._tokens = self._tokens, []
-            data = b"".join((self._texts.data(token) or b"") for token in new)
+            data = b"".join((self._texts.find_bytes(token) or b"") for token in new)
             return self._decoder.decode(data, final)
         known = self._texts.decode_all(self._tokens[self._start : self._read]) or ""
         if len(whole) <= len(known) or (whole.endswith("\ufffd") and not final):

@@ -154,7 +154,9 @@ def get_database(address: str) -> PostgresDatabase:
 
 
 class PostgresDatabase:
-    """A pool of connections to one database. Each connection is used by one thread at a time.
+    """A pool of connections to one database.
+
+    Each connection is used by one thread at a time.
 
     Raises:
         UsageError: ``address`` is not the address of a database.
@@ -408,7 +410,10 @@ def is_alive(connection: Connection) -> bool:
 
 
 def choose_schema(form: FileFormat) -> str:
-    """Return the schema of a format's tables. Formats use the same names for their tables."""
+    """Return the schema of a format's tables.
+
+    Each format has one, because formats use the same names for their tables.
+    """
     return _SCHEMA if form is SESSIONS else f"{_SCHEMA}_{form.file.partition('.')[0]}"
 
 
@@ -427,7 +432,7 @@ def _make_row_type(cursor: Any) -> Any:
 
 
 class _Transaction:
-    """A transaction of ``connection``. In its statements, ``?`` is a placeholder for a value."""
+    """A transaction of a connection. In its statements, ``?`` stands for a value."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection

@@ -251,7 +251,11 @@ class PostgresStore(SessionStore):
 
     @contextlib.contextmanager
     def _hold_lock(self, session: str) -> Iterator[Connection]:
-        """Hold the lock of a session in the block. Raises `SessionInUse` if another has it."""
+        """Hold the lock of a session in the block.
+
+        Raises:
+            SessionInUse: another process holds it.
+        """
         with self._database.connection() as db:
             _lock(db, session)
             try:

@@ -124,7 +124,11 @@ class VendorBackend(ABC):
         yield Chunk(turn.end(turn.finish_reason), turn.finish_reason, turn.usage)
 
     async def health(self, timeout: float = 5.0) -> Health:
-        """Return the server's state: ``ok`` if it lists its models within ``timeout`` seconds."""
+        """Return the server's state: ``ok`` if it lists its models.
+
+        Args:
+            timeout: seconds to wait for the answer.
+        """
         try:
             with self._limit_time(timeout):
                 await self._list_models()
