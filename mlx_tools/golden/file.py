@@ -68,6 +68,9 @@ def read_golden(path: str | os.PathLike[str]) -> Golden:
     path = _as_path(path)
     try:
         data = read_regular(path, MAX_TRANSCRIPT).removeprefix(BOM_UTF8)
+        if not data.strip():
+            hint = "take it from where it was kept, or remove it"
+            raise TranscriptError("the file is empty", hint=hint)
         records, whole = parse(data)
         if whole != len(data):
             raise TranscriptError("its last line is cut off", hint="take it from where it was kept")

@@ -14,6 +14,8 @@ from typing import Any, Final
 import pytest
 
 _SUFFIX: Final = ".jsonl"
+_FOLDER: Final = "golden_transcripts"
+"""The usual folder, as `mlx-tools golden` has it."""
 
 
 _TOOLS: Final = pytest.StashKey[Any]()
@@ -37,7 +39,8 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> GoldenFile
         return None
     if file_path.name.startswith(".") and not parent.session.isinitpath(file_path):
         return None
-    if not is_golden(file_path):
+    is_named = parent.session.isinitpath(file_path)
+    if not is_golden(file_path) and not _was_emptied(file_path, is_named=is_named):
         return None
     found: GoldenFile = GoldenFile.from_parent(parent, path=file_path)
     return found
@@ -125,6 +128,20 @@ def is_golden(path: Path) -> bool:
             return file.readline(_MAX_LINE_BYTES).endswith(b"\n") and _is(
                 b"golden", file.read(_BEGINNING)
             )
+    except (OSError, ValueError):
+        return False
+
+
+def _was_emptied(path: Path, *, is_named: bool) -> bool:
+    """Return True if a file is empty, and was a golden transcript by its place.
+
+    This is so if it is named, if it is in the usual folder, or if another one is beside it.
+    """
+    try:
+        if not path.is_file() or path.stat().st_size > _BEGINNING or path.read_bytes().strip():
+            return False
+        others = path.parent.glob(f"*{_SUFFIX}")
+        return is_named or path.parent.name == _FOLDER or any(map(is_golden, others))
     except (OSError, ValueError):
         return False
 

@@ -70,6 +70,8 @@ def test_golden_transcripts_alone_are_collected_without_configuration(folder: Pa
     header, _, *rest = whole.split(b"\n")
     (made / "session.jsonl").write_bytes(b"\n".join([header, *rest]))  # no golden record
     os.mkfifo(made / "fifo.jsonl")
+    (folder / "others").mkdir()
+    (folder / "others" / "empty.jsonl").touch()
     (folder / "test_own.py").write_text("def test_own(): pass\n")
     assert collected(folder) == [
         "golden/changed.jsonl::replay",
@@ -92,6 +94,24 @@ def test_a_failure_is_the_small_diff_and_nothing_else(folder: Path) -> None:
     assert "+ add(a?: number, b?: number)" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     assert ".py" not in done.stdout + done.stderr
+
+
+@pytest.mark.heavy
+def test_an_empty_file_in_place_of_a_golden_transcript_fails_as_golden_run_does(
+    folder: Path,
+) -> None:
+    alone, usual = folder / "alone", folder / "golden_transcripts"
+    for place, text in ((folder / "golden", ""), (alone, "\n"), (usual, " \n\n")):
+        place.mkdir(exist_ok=True)
+        (place / "empty.jsonl").write_text(text)
+    done = run(folder, "golden", "golden_transcripts", "alone/empty.jsonl", "-q")
+    assert "4 failed, 1 passed" in done.stdout
+    assert (
+        done.stdout.count("the file is empty (take it from where it was kept, or remove it)") == 3
+    )
+    for place in (folder / "golden", alone, usual):
+        (sample,) = replay_file(place / "empty.jsonl").samples
+        assert sample.error is not None and sample.error.startswith("the file is empty (take")
 
 
 @pytest.mark.slow
