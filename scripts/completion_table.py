@@ -114,8 +114,11 @@ def _line(text: str | None) -> str:
 def _words(parameter: Any, context: Any, said: dict[str, Any]) -> list[str] | str:
     """The words that it takes, or the function that knows them when a Tab is pressed.
 
-    A lambda cannot be found by its name later: its words are those of now.
+    A lambda cannot be found by its name later: its words are those of now. What is written
+    DIR takes a folder.
     """
+    if (parameter.metavar or "").startswith("DIR"):
+        return completion.FOLDERS
     function = said.get(parameter.name)
     name = getattr(function, "__name__", "")
     if function is not None and name.isidentifier() and function.__module__.startswith(COMPLETERS):

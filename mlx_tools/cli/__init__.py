@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         if shell in SHELLS:
             text, code = complete(shell, os.environ)
-            return _print(text and f"{text}\n", code=code)
+            return _print(text and f"{text}\n") or code
     else:
         if not arguments or arguments[0] in ("--help", "-h"):
             from mlx_tools.cli.output import count_columns

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Sequence
 
 from msgspec import Struct
 
 from mlx_tools.app import Configuration, config, function_files, list_function_files
 from mlx_tools.cli.call_text import escape_line, escape_name, home_path
+from mlx_tools.cli.completion import complete_path
 from mlx_tools.cli.output import cut, first_sentence, print_padded_row, print_prose
 from mlx_tools.cli.talk import ChatSession, folders
 from mlx_tools.errors import UsageError, did_you_mean
 from mlx_tools.messages import ToolSpec, replace
-from mlx_tools.paths import expand_user
 from mlx_tools.policy import FUNCTIONS, always_asks, find_denial
 from mlx_tools.store import RootName
 
@@ -269,15 +267,7 @@ def complete_functions(talk: ChatSession, beginning: str) -> list[str]:
 
 def complete_paths(_: ChatSession, beginning: str) -> list[str]:
     """Return the completions of a path; folders end with a slash."""
-    folder, slash, start = beginning.rpartition("/")
-    place = expand_user(f"{folder}/" if slash else ".")
-    paths = []
-    with contextlib.suppress(OSError), os.scandir(place) as entries:
-        for entry in entries:
-            if entry.name.startswith(start) and (start or not entry.name.startswith(".")):
-                end = "/" if entry.is_dir() else ""
-                paths.append(f"{beginning[: len(beginning) - len(start)]}{entry.name}{end}")
-    return sorted(paths)
+    return complete_path(beginning)
 
 
 def complete_folders(talk: ChatSession, beginning: str) -> list[str]:

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from mlx_tools.cli.command_table import list_commands, missing_commands
 
@@ -129,12 +129,41 @@ def profile_names() -> list[str]:
     return list(profiles) if isinstance(profiles, dict) else []
 
 
-def items(words: Sequence[str], incomplete: str, table: Mapping[str, Any]) -> list[Item]:
-    """Return the words that may complete ``incomplete`` after ``words`` of a command."""
-    path, command_row, used_options, operands = "", table[""], set(), 0
+class _Place(NamedTuple):
+    """The place of a Tab in a command line."""
+
+    command: Mapping[str, Any]
+    """The row of the command."""
+    used_options: set[str]
+    operands: int
+    """The arguments before it."""
+    option: Mapping[str, Any] | None
+    """The option whose value is completed, if it is one."""
+    incomplete: str
+    """The word to complete, without its option."""
+
+    @property
+    def words(self) -> Sequence[str] | str:
+        """The words that the option or the argument takes, as in `TABLE`."""
+        if self.option is not None:
+            return cast("Sequence[str] | str", self.option["words"])
+        if self.incomplete.startswith("-") or self.command["commands"]:
+            return ()
+        return next(iter(self.command["arguments"][self.operands :]), ())
+
+    @property
+    def takes_folder(self) -> bool:
+        """True if only folders fit here."""
+        return self.words == FOLDERS
+
+
+def _find_place(words: Sequence[str], incomplete: str, table: Mapping[str, Any]) -> _Place | None:
+    """Return the place after ``words`` of a command; None after an unknown command."""
+    path, command_row, used_options, operands = "", table[""], set[str](), 0
     option, values_left = _NONE, 0
-    words = [word for word in words if word != "="]  # bash splits = off as a word
     for word in words:
+        if word == "=":  # bash splits = off as a word
+            continue
         if values_left:
             values_left -= 1
         elif word.startswith("-"):
@@ -145,39 +174,74 @@ def items(words: Sequence[str], incomplete: str, table: Mapping[str, Any]) -> li
         elif command_row["commands"]:
             path = f"{path} {word}".strip()
             if path not in table:
-                return []
+                return None
             command_row, used_options = table[path], set()
         else:
             operands += 1
     name, sign, value = incomplete.partition("=")
     if sign and (values_left or name.startswith("-")):
-        incomplete, option, values_left = (
-            value,
-            option if values_left else _find_option(command_row, name),
-            1,
-        )
-    if values_left > 0:
+        option = option if values_left else _find_option(command_row, name)
+        incomplete, values_left = value, 1
+    value_of = option if values_left > 0 else None
+    return _Place(command_row, used_options, operands, value_of, incomplete)
+
+
+def items(words: Sequence[str], incomplete: str, table: Mapping[str, Any]) -> list[Item]:
+    """Return the words that may complete ``incomplete`` after ``words`` of a command."""
+    place = _find_place(words, incomplete, table)
+    return _list_items(place) if place is not None else []
+
+
+def _list_items(place: _Place) -> list[Item]:
+    incomplete = place.incomplete
+    if place.takes_folder:
+        return [(folder, "") for folder in _list_folders(incomplete)]
+    if place.option is not None:
         # of a list such as +clock,cal only the last name is completed
         name = incomplete.rpartition(",")[2].lstrip("+-")
-        before = incomplete.removesuffix(name) if option["words"] == _LIST_COMPLETER else ""
-        candidates = [(before + word, text) for word, text in _describe_items(option["words"])]
+        before = incomplete.removesuffix(name) if place.words == _LIST_COMPLETER else ""
+        candidates = [(before + word, text) for word, text in _describe_items(place.words)]
     elif incomplete.startswith("-"):
         candidates = [
             (name, option["help"])
-            for option in command_row["options"]
-            if option["many"] or used_options.isdisjoint(option["names"])
+            for option in place.command["options"]
+            if option["many"] or place.used_options.isdisjoint(option["names"])
             for name in option["names"]
         ]
-    elif command_row["commands"]:
-        candidates = list(command_row["commands"].items())
+    elif place.command["commands"]:
+        candidates = list(place.command["commands"].items())
     else:
-        candidates = [
-            item
-            for words in command_row["arguments"][operands:][:1]
-            for item in _describe_items(words)
-        ]
+        candidates = _describe_items(place.words)
     return [item for item in candidates if item[0].startswith(incomplete)]
 
+
+def complete_path(beginning: str) -> list[str]:
+    """Return the paths that begin so; folders end with a slash."""
+    from mlx_tools.paths import expand_user
+
+    folder, slash, start = beginning.rpartition("/")
+    place = expand_user(f"{folder}/" if slash else ".")
+    paths = []
+    with contextlib.suppress(OSError, ValueError), os.scandir(place) as entries:
+        for entry in entries:
+            if entry.name.startswith(start) and (start or not entry.name.startswith(".")):
+                end = "/" if entry.is_dir() else ""
+                paths.append(f"{folder}{slash}{entry.name}{end}")
+    return sorted(paths)
+
+
+def _list_folders(beginning: str) -> list[str]:
+    """Return the folders that begin so.
+
+    A single one is followed by those in it: a shell writes no blank after it, as more may follow.
+    """
+    found = [path for path in complete_path(beginning) if path.endswith("/")]
+    inner = complete_path(found[0]) if len(found) == 1 else []
+    return [*found, *(path for path in inner if path.endswith("/"))]
+
+
+FOLDERS: Final = "folders"
+"""The word in `TABLE` for an option or argument that takes a folder."""
 
 _LIST_COMPLETER: Final = "tool_names"
 """The completer of options that take names with commas between, and + or - before each."""
@@ -221,23 +285,53 @@ def complete(shell: str, environ: Mapping[str, str]) -> tuple[str, int]:
         table[group]["commands"].pop(command, None)
     if shell == "complete_bash":
         words, at = _split(environ["COMP_WORDS"]), int(environ["COMP_CWORD"])
-        found = items(words[1:at], words[at] if at < len(words) else "", table)
-        return "\n".join(word for word, _ in found), 0
+        place = _find_place(words[1:at], words[at] if at < len(words) else "", table)
+        found = _list_items(place) if place is not None else []
+        only_folders = place is not None and place.takes_folder
+        return "\n".join(_for_bash(word) for word, _ in found), int(only_folders)
     line = environ.get("_TYPER_COMPLETE_ARGS", "")
     words = _split(line)[1:]
     incomplete = words.pop() if words and not line.endswith(" ") else ""
-    found = items(words, incomplete, table)
+    place = _find_place(words, incomplete, table)
+    only_folders = place is not None and place.takes_folder
+    # of --option=value only the value is completed
+    option = value[0] if (value := _VALUE.match(incomplete)) else ""
+    if shell == "complete_zsh" and only_folders:
+        return f"{_OF_VALUE if option else ''}_files -/", 0
+    found = _list_items(place) if place is not None else []
     if shell == "complete_zsh":
         told = "\n".join(":".join(_for_zsh(text) for text in item if text) for item in found)
-        is_folder = words[-1:] == ["--root"] or incomplete.startswith("--root=")
-        files = "_files -/" if is_folder else "_files"
-        # of --option=value only the value is completed
-        value_only = "compset -P '*='; " if _VALUE.match(incomplete) else ""
-        return value_only + (f"_arguments '*: :(({told}))'" if found else files), 0
+        whole = f"_arguments '*: :(({told}))'" if found else "_files"
+        return f"{_OF_VALUE if option else ''}{whole}", 0
     if environ.get("_TYPER_COMPLETE_FISH_ACTION") == "is-args":
-        return "", 0 if found else 1
-    option = value[0] if (value := _VALUE.match(incomplete)) else ""
+        return "", 0 if found or only_folders else 1
     return "\n".join("\t".join(filter(None, (option + word, told))) for word, told in found), 0
+
+
+_OF_VALUE: Final = "compset -P '*='; "
+"""Has zsh complete only what follows the sign in ``--option=value``."""
+
+BASH_SCRIPT: Final = """
+%(complete_func)s() {
+    local IFS=$'\\n'
+    COMPREPLY=( $( env COMP_WORDS="${COMP_WORDS[*]}" \\
+                   COMP_CWORD=$COMP_CWORD \\
+                   %(autocomplete_var)s=complete_bash $1 ) ) ||
+        compopt +o default -o nospace 2>/dev/null
+    return 0
+}
+
+complete -o default -F %(complete_func)s %(prog_name)s
+"""
+"""typer's script for bash, but for `compopt`: where only folders fit, it offers no files.
+
+bash 3.2 has no such command and offers files if no folder fits.
+"""
+
+
+def _for_bash(word: str) -> str:
+    """Return a word as it is typed: bash takes it into the line as it is."""
+    return re.sub(r"[^\w@%+=:,./~-]", r"\\\g<0>", word)
 
 
 def _for_zsh(text: str) -> str:

@@ -217,11 +217,27 @@ def run(arguments: Sequence[str], *, is_nested: bool = False) -> int:
         complete_var=COMPLETION_VARIABLE,
         standalone_mode=False,
     )
+    if not {"--install-completion", "--show-completion"}.isdisjoint(arguments):
+        _set_bash_script()
     try:
         return run_guarded(program)
     finally:
         if is_nested:
             output.restore_output()
+
+
+def _set_bash_script() -> None:
+    """Make typer write our script for bash, if this typer can.
+
+    With its own script bash offers files where only folders fit.
+    """
+    from typer import _completion_shared
+
+    from mlx_tools.cli.completion import BASH_SCRIPT
+
+    scripts = getattr(_completion_shared, "_completion_scripts", None)
+    if isinstance(scripts, dict) and "bash" in scripts:
+        scripts["bash"] = BASH_SCRIPT
 
 
 # --- failures -----------------------------------------------------------------------------------

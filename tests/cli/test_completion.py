@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,7 +53,7 @@ def test_it_completes_what_the_option_parser_would(
     assert len(lines) > 500
     for words, begun in lines[::step]:
         wanted = [item.value for item in parser.get_completions([*words], begun)]
-        said = [word for word, _ in items(words, begun, table)]
+        said = [word for word, _ in items(words, begun, table) if not word.endswith("/")]
         assert sorted(said) == sorted(wanted), (words, begun)
 
 
@@ -127,6 +129,86 @@ def test_bash_gets_a_word_a_line(words: str, at: int, said: list[str]) -> None:
     environ = {"COMP_WORDS": words, "COMP_CWORD": str(at)}
     text, code = complete("complete_bash", environ)
     assert (text.split(), code) == (said, 0)
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("one/inner", "two words", ".hidden"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("file.txt", "one/file.txt"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+TAKES_FOLDER = (
+    *("ask --root", "golden record --into", "eval tasks --transcripts"),
+    *("tools add", "golden export", "ask Hi --root="),
+)
+
+
+@pytest.mark.usefixtures("folders")
+@pytest.mark.parametrize("command", TAKES_FOLDER)
+def test_where_a_folder_fits_no_shell_offers_files(command: str) -> None:
+    blank = "" if command.endswith("=") else " "
+    words = command.replace("=", " =").split()
+
+    def bash(begun: str) -> tuple[list[str], int]:
+        line = " ".join(["mlx-tools", *words, begun])
+        text, code = complete(
+            "complete_bash", {"COMP_WORDS": line, "COMP_CWORD": str(len(words) + 1)}
+        )
+        return text.splitlines(), code
+
+    def fish(begun: str, action: str) -> tuple[list[str], int]:
+        line = f"mlx-tools {command}{blank}{begun}"
+        asked = {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": action}
+        text, code = complete("complete_fish", asked)
+        return [word.removeprefix("--root=") for word in text.splitlines()], code
+
+    assert bash("") == (["one/", "two\\ words/"], 1)  # by the code its script leaves out files
+    assert bash("o") == (["one/", "one/inner/"], 1)
+    assert bash("one/") == (["one/inner/"], 1)
+    assert bash("./.h") == (["./.hidden/"], 1)
+    assert bash("f") == ([], 1)
+    assert fish("", "get-args") == (["one/", "two words/"], 0)
+    assert fish("f", "is-args") == ([], 0)
+    for begun in ("", "o", "f"):
+        line = f"mlx-tools {command}{blank}{begun}"
+        text, code = complete("complete_zsh", {"_TYPER_COMPLETE_ARGS": line})
+        assert text.removeprefix("compset -P '*='; ") == "_files -/" and code == 0
+
+
+def test_the_script_of_bash_offers_no_files_where_a_folder_fits(
+    folders: Path, tmp_path: Path
+) -> None:
+    program = [sys.executable, "-m", "mlx_tools", "--show-completion", "bash"]
+    shown = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    asked = """
+    compopt() { local IFS=' '; echo "compopt $*"; }
+    COMP_CWORD=3
+    for word in o f; do
+        COMP_WORDS=(mlx-tools ask --root $word)
+        _mlx_tools_completion "$PROGRAM"
+        echo "$word: ${COMPREPLY[*]}"
+    done
+    COMP_WORDS=(mlx-tools ask --style js)
+    _mlx_tools_completion "$PROGRAM"
+    echo "js: ${COMPREPLY[*]}"
+    """
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -m mlx_tools\n")
+    program.chmod(0o700)
+    done = subprocess.run(
+        ["bash", "-c", shown + asked],
+        env={**os.environ, "PROGRAM": str(program)},
+        cwd=folders,
+        text=True,
+        capture_output=True,
+    )
+    only = "compopt +o default -o nospace"
+    assert done.stdout.splitlines() == [only, "o: one/ one/inner/", only, "f: ", "js: jsonl"]
+    assert done.stderr == ""
 
 
 def test_zsh_gets_words_with_their_meaning_or_leave_to_complete_files() -> None:
