@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.plugins.evaluate.bfcl_data import wheel_path
+from mlx_tools.plugins.evaluate.bfcl_data import find_wheel_path
 from tests.conftest import ENVIRON, PERSON
 
 AREA = {
@@ -108,6 +108,6 @@ def make_wheel(path: Path) -> Path:
 def fetched_wheel() -> Path:
     """BFCL's own package, if `mlx-tools eval bfcl` put it into a cache of this machine."""
     for environ in (PERSON, ENVIRON):
-        if (path := wheel_path(environ)).is_file():
+        if (path := find_wheel_path(environ)).is_file():
             return path
     pytest.skip("BFCL's package is not in the cache")

@@ -20,10 +20,10 @@ from mlx_tools.plugins.evaluate.bfcl_data import (
     choose_half,
     convert_schema,
     ensure_wheel,
+    find_wheel_path,
     load_items,
     make_tool_spec,
     sample,
-    wheel_path,
 )
 from mlx_tools.plugins.evaluate.bfcl_score import score
 from mlx_tools.protocol import validate_arguments
@@ -156,7 +156,7 @@ def test_the_halves_have_no_item_in_common_and_are_all() -> None:
 def test_the_real_package_is_fetched_checked_and_read_whole(tmp_path: Path) -> None:
     environ = {**os.environ, "MLX_TOOLS_CACHE_DIR": str(tmp_path)}
     path = ensure_wheel(environ)
-    assert path == wheel_path(environ) and file_sha256(path) == WHEEL_SHA256
+    assert path == find_wheel_path(environ) and file_sha256(path) == WHEEL_SHA256
     path.write_bytes(b"torn")
     assert file_sha256(ensure_wheel(environ)) == WHEEL_SHA256
     counts = {category: len(load_items(category, path)) for category in CATEGORIES}

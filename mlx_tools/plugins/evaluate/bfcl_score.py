@@ -1,15 +1,15 @@
-"""Score calls by BFCL's own rules, as its checker of syntax trees does.
+"""Scores calls by the rules of BFCL's official checker.
 
-The rules are those of version 4 (``eval_checker/ast_eval/ast_checker.py`` of its package), quirks
-included: scores by other rules cannot be compared. This code is written anew, and checked against
-the official checker by ``benchmarks/bfcl_official/agree.py``. Pure.
+The rules are those of version 4 (``eval_checker/ast_eval/ast_checker.py`` of its package), with all
+its quirks, because scores by other rules are not comparable. The code is new.
+``benchmarks/bfcl_official/agree.py`` compares it with the official checker. Pure.
 
 - Texts are compared in lower case, without spaces and ``,./-_*^``, and with one kind of quote.
-- An empty text among a parameter's allowed values means that it may be left out.
-- The type of a value must be exactly the parameter's; only a whole number may stand for a float. An
-  allowed value of another type names a variable, and is compared as it is.
-- In an array the types of the items are checked too, no deeper.
-- Parallel calls may come in any order; each expected call takes the first that fits.
+- An empty text among a parameter's allowed values means that it may be missing.
+- The type of a value must be exactly that of the parameter; only a float may be a whole number. An
+  allowed value of another type is the name of a variable, and is compared without changes.
+- The types of an array's items are checked too, but no deeper ones.
+- Parallel calls may have any order. Each expected call gets the first matching call.
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ Fault = Literal[
     "wrong_value",
     "unmatched",
 ]
-"""The reasons why calls are not right.
+"""The reasons why calls are wrong.
 
-A call although none was due; none although one was; too few or too many; the name; a parameter that
-is missing, not expected, of a wrong type or value; of parallel calls, an expected one that none
-fits.
+- ``called``: there is a call, but none is right.
+- ``not_called``: there is no call, but one is required.
+- ``wrong_count``: there are too few or too many calls.
+- ``wrong_name``: another function is called.
+- ``missing``, ``unexpected``, ``wrong_type``, ``wrong_value``: of a parameter.
+- ``unmatched``: none of the parallel calls matches an expected one.
 """
 
 _TYPES: Final[Mapping[str, type]] = {
@@ -59,7 +62,7 @@ class CallScore(Struct, frozen=True):
 
     correct: bool
     fault: Fault = ""
-    """The reason why they are not right, empty if they are."""
+    """The reason why they are wrong, empty if they are right."""
     fault_name: str = ""
     """The parameter or function with the fault."""
 
@@ -73,15 +76,15 @@ def score(
     calls: Sequence[ToolCall],
     answers: Sequence[Mapping[str, Mapping[str, Sequence[Any]]]],
 ) -> CallScore:
-    """Score ``calls`` as answers to an item of ``category``.
+    """Score a model's calls for one question.
 
-    Without answers, as for irrelevance, no call is right. For relevance any call is.
+    In a category of irrelevance every call is wrong. In one of relevance every call is right.
 
     Args:
-        category: BFCL's name of the category.
-        functions: the functions as BFCL writes them.
+        category: the name of the category.
+        functions: the functions in BFCL's format.
         calls: the calls of the model.
-        answers: BFCL's answers, each ``{name: {parameter: [allowed value, …]}}``.
+        answers: the answers in BFCL's format, each ``{name: {parameter: [allowed value, …]}}``.
     """
     if "irrelevance" in category:
         return CallScore(False, "called", calls[0].name) if calls else _RIGHT
@@ -110,7 +113,10 @@ def score(
 def _find_function(functions: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
     matching = [function for function in functions if function["name"] == name]
     if not matching:
-        raise UsageError(f"an answer names {name}, which is none of the item's functions")
+        raise UsageError(
+            f"an answer of BFCL calls {name}, but the question has no such function",
+            hint="use the pinned version of BFCL",
+        )
     return matching[0]
 
 
@@ -164,7 +170,7 @@ def _check_type(
 ) -> tuple[bool, bool]:
     """Return whether a value's type is right, and whether a variable is expected.
 
-    It is if the first allowed value is of another type than the parameter.
+    A variable is expected if the first allowed value has another type than the parameter.
     """
     first = next((type(option) for option in allowed if option != ""), None)
     if type(value) is not outer:
@@ -177,7 +183,7 @@ def _check_type(
 
 
 def _is_allowed(value: Any, allowed: Sequence[Any], outer: type | None, inner: type | None) -> bool:
-    """Return whether a value is among the allowed ones, compared by its type."""
+    """Return whether a value is one of the allowed values, by the rules for its type."""
     lists: list[Any]
     if outer is dict:
         return any(_equal_entries(value, option) for option in allowed)
@@ -201,24 +207,23 @@ def _is_allowed(value: Any, allowed: Sequence[Any], outer: type | None, inner: t
 
 
 def _normalize(value: Any) -> Any:
-    """Return a text without what is ignored; any other value as it is."""
+    """Return a text in the form in which texts are compared; other values unchanged."""
     if type(value) is not str:
         return value
     return value.translate(_IGNORED).lower().replace("'", '"')
 
 
 def _equal_entries(value: Any, expected: Any) -> bool:
-    """Compare a dictionary with ``{key: [allowed value, …]}``.
-
-    Deeper values are compared as they are.
-    """
+    """Return whether a dictionary matches ``{key: [allowed value, …]}``."""
     if not isinstance(value, dict) or not isinstance(expected, dict):
         return False
-    for key, one in value.items():
-        options = expected.get(key)
-        if not isinstance(options, list | str):
+    for key, entry in value.items():
+        allowed = expected.get(key)
+        if not isinstance(allowed, list | str):
             return False
-        if _normalize(one) not in [_normalize(option) for option in options]:
+        if _normalize(entry) not in [_normalize(option) for option in allowed]:
             return False
-    may_lack = (isinstance(one, list | str | dict) and "" in one for one in expected.values())
-    return all(key in value or lacks for key, lacks in zip(expected, may_lack, strict=True))
+    return all(
+        key in value or (isinstance(allowed, list | str | dict) and "" in allowed)
+        for key, allowed in expected.items()
+    )

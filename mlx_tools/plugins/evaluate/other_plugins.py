@@ -1,4 +1,4 @@
-"""The names of other plugins that the tasks use, as far as they use them."""
+"""Types of the functions and classes of other plugins that the tasks use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlx_tools.tools import Tool
 
 
 class BasicsNames(Struct, frozen=True):
-    """The names of the plugin ``basics``."""
+    """Functions of the plugin ``basics``."""
 
     calculator: Callable[[], Tool]
     clock: Callable[..., Tool]
@@ -22,7 +22,7 @@ class BasicsNames(Struct, frozen=True):
 
 
 class FilesNames(Struct, frozen=True):
-    """The names of the plugin ``files``."""
+    """Functions of the plugin ``files``."""
 
     create_file: Callable[[Sequence[Root]], Tool]
     file_access: Callable[[Sequence[Root]], Tool]
@@ -30,7 +30,7 @@ class FilesNames(Struct, frozen=True):
 
 
 class KnowledgeFile(Protocol):
-    """A knowledge base that takes documents."""
+    """A knowledge base to which documents are added."""
 
     def add(self, paths: Sequence[Path], corpus: str, /) -> Any: ...
 
@@ -66,7 +66,7 @@ class NoteFolder(Protocol):
 
 
 class KbNames(Struct, frozen=True):
-    """The names of the plugin ``kb``."""
+    """Functions and classes of the plugin ``kb``."""
 
     KnowledgeBase: Callable[[Path], KnowledgeFile]
     Knowledge: Callable[[Path], KnowledgeTools]
@@ -76,7 +76,7 @@ class KbNames(Struct, frozen=True):
 
 
 class ListedJob(Protocol):
-    """A job with its next time."""
+    """A job, and the time of its next run."""
 
     @property
     def job(self) -> Any: ...
@@ -91,7 +91,7 @@ class StoredJobs(Protocol):
 
 
 class ScheduleNames(Struct, frozen=True):
-    """The names of the plugin ``schedule``."""
+    """Functions and classes of the plugin ``schedule``."""
 
     SCHEDULE: FileFormat
     JobStore: Callable[[Tables, Callable[[], bytes], Callable[[], datetime]], StoredJobs]

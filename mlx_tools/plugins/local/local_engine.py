@@ -255,7 +255,7 @@ class Engine:
         prompt = list(self.tokenizer.encode(check_request(request)))
         if not prompt:
             raise UsageError("the prompt has no token for this model", hint="write a longer prompt")
-        sampler = _Sampler(request)
+        sampler = _TokenSampler(request)
         if request.grammar is None:
             chunks = self._complete_freely(prompt, request, sampler, on_progress)
         else:
@@ -286,7 +286,7 @@ class Engine:
         self,
         prompt: list[int],
         request: CompletionRequest,
-        sampler: _Sampler,
+        sampler: _TokenSampler,
         on_progress: ProgressCallback,
     ) -> Iterator[Chunk]:
         mx = import_mlx()
@@ -327,7 +327,7 @@ class Engine:
         completion: GrammarCompletion,
         prompt_size: int,
         request: CompletionRequest,
-        sampler: _Sampler,
+        sampler: _TokenSampler,
         on_progress: ProgressCallback,
     ) -> Iterator[Chunk]:
         cached_count = min(self._cached_prefix.rewind(completion.tokens), prompt_size)
@@ -385,7 +385,7 @@ class Engine:
         return (tuple(scores) if scores and scores[0].id == pairs_by_score[0][0] else (),)
 
 
-class _Sampler:
+class _TokenSampler:
     """Chooses the next token: the likeliest, or a random one by the request's seed."""
 
     def __init__(self, request: CompletionRequest) -> None:
