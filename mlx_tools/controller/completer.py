@@ -256,7 +256,7 @@ class Completer:
         return "" if self._turn is None else self._turn.text
 
     async def complete(self, step: Complete, emit: Emit | None) -> CompletionResult:
-        """Let the model write its turn (see `mlx_tools.decoding.held_turn`).
+        """Let the model write its turn (see `mlx_tools.decoding.constrained_turn`).
 
         Raises `BackendError`, whatever the backend raised, and `UsageError` for a request that
         cannot be sent.
@@ -281,7 +281,7 @@ class Completer:
         while (ask := turn.pending_request) is not None:
             if isinstance(ask, ScoreTokens):
                 likeliest = await self._likeliest(prompt + ask.text, written)
-                deltas = await self._worked(partial(turn.take_scores, *likeliest))
+                deltas = await self._worked(partial(turn.feed_scores, *likeliest))
                 if teller is not None:
                     teller.tell(deltas)
             else:
@@ -337,29 +337,31 @@ class Completer:
                     result.closed_early = False
                     kept = request.messages is not None and chunk.finish_reason == "tool_calls"
                     if kept and step.strategy == "free":  # no other way to ask for it
-                        ended = partial(turn.end, "stop")
+                        ended = partial(turn.end_sample, "stop")
                     else:
-                        ended = partial(turn.end, chunk.finish_reason, cut_out=chunk.edited)
+                        ended = partial(turn.end_sample, chunk.finish_reason, cut_out=chunk.edited)
                     ending = await self._worked(ended)
                     break
                 # The message is complete. Only the usage may still come, for which a moment is
                 # allowed.
-                if turn.closing:
+                if turn.should_close:
                     end = await self._see_end(chunks)
                     result.closed_early = end is None
                     usage = end.usage if end is not None else usage
                     reason = end.finish_reason if end is not None else None
                     # the server cut a part of the model's text out of a complete message: it is not
                     # clean
-                    ending = turn.close("tool_calls" if end is not None and end.edited else reason)
+                    ending = turn.end_turn(
+                        "tool_calls" if end is not None and end.edited else reason
+                    )
                     break
                 # A server that ignores ``max_tokens`` would otherwise stream until its own context
                 # is full.
                 if size > request.max_tokens * CHARS_PER_TOKEN:
-                    ending = await self._worked(partial(turn.end, "length"))
+                    ending = await self._worked(partial(turn.end_sample, "length"))
                     break
             else:
-                ending = await self._worked(partial(turn.end, "stop"))
+                ending = await self._worked(partial(turn.end_sample, "stop"))
             if ending and teller is not None:
                 teller.tell(ending)
         said = usage.completion_tokens if usage is not None else None
@@ -556,7 +558,7 @@ class EventEmitter:
         self._number = step.turn
         self._speech: AnswerStreamFilter | None = None
         if session.result is None:
-            self._speech = AnswerStreamFilter(step.tools, turn.is_text)
+            self._speech = AnswerStreamFilter(step.tools, turn.is_plain_answer)
         self._prose_end = 0
         # If the template opens a thought, a server may leave the thought in the text, or may have
         # sent it first. Only in the second case the text is prose.
@@ -575,7 +577,7 @@ class EventEmitter:
         """Emit the events that a new piece of text leads to."""
         begins = not self._may_begin_in_thought
         if self._speech is not None and (begins or self._turn.text.startswith(_THOUGHT)):
-            prose = self._turn.prose_since(self._prose_end)
+            prose = self._turn.find_prose_since(self._prose_end)
             if prose is not None:
                 text, self._prose_end = prose
                 self._answer(self._speech.feed(text))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from mlx_tools.decoding.constrained_turn import ConstrainedTurn
 from mlx_tools.decoding.constraints import Grammar, build_grammar
-from mlx_tools.decoding.held_turn import ConstrainedTurn
 from mlx_tools.decoding.repetition import RepetitionWatch
 from mlx_tools.decoding.requests import SampleTokens, ScoreTokens

@@ -509,7 +509,7 @@ class _TurnInProgress:
                 if self._session.choice in ("auto", "required", event.name):
                     self._calls.open_call(event.index, event.name)
             case events.ArgumentsPiece():
-                settled = turn is not None and turn.is_held
+                settled = turn is not None and turn.is_in_object
                 self._calls.add_arguments(event.index, event.text, is_settled=settled)
 
     def _think(self, text: str) -> None:

@@ -278,7 +278,7 @@ def replay_completion(
         for piece in mend.rejected_pieces:
             turn.feed(piece)
         if turn.pending_request is draw and mend.finish_reason is not None:
-            turn.end(
+            turn.end_sample(
                 mend.finish_reason, cut_out=mend.kind == "envelope" and not mend.rejected_pieces
             )
         if turn.pending_request is draw and len(turn.mends) < done + 1:
@@ -289,10 +289,10 @@ def replay_completion(
         if all_there and not turn.unfilled:
             stood[len(mends)] = turn.text
         turn.feed(text[len(turn.text) :] if all_there else text)
-        if turn.pending_request is last and reason is not None and not turn.closing:
-            turn.end(reason)
+        if turn.pending_request is last and reason is not None and not turn.should_close:
+            turn.end_sample(reason)
         elif turn.pending_request is last:
-            turn.close(reason)
+            turn.end_turn(reason)
     return turn, stood
 
 
@@ -302,7 +302,7 @@ def _score(turn: ConstrainedTurn, mend: MendRecord) -> None:
         return
     asked = mend.alternatives
     likely = None if asked is None else [(one["token"], one["logprob"]) for one in asked]
-    turn.take_scores(likely, mend.scored_text)
+    turn.feed_scores(likely, mend.scored_text)
 
 
 # --- what was said, and by whom -----------------------------------------------------------------

@@ -103,7 +103,7 @@ class Reader(TurnReader):
         other = draft.messages or self._objects or draft.forged or draft.quoted or draft.error
         return stands and not other
 
-    def prose_since(self, offset: int) -> tuple[str, int] | None:
+    def find_prose_since(self, offset: int) -> tuple[str, int] | None:
         """Return the prose since an offset, and the offset of its end.
 
         None while the text is no prose, or if the text before the offset turned out to be none.

@@ -54,13 +54,13 @@ def first_text(
     asked = turn.pending_request
     for begin in range(0, len(text), size):
         turn.feed(text[begin : begin + size])
-        if turn.pending_request is not asked or turn.closing:
+        if turn.pending_request is not asked or turn.should_close:
             break
     if turn.pending_request is asked:
-        if turn.closing:
-            turn.close(None)
+        if turn.should_close:
+            turn.end_turn(None)
         else:
-            turn.end("stop")
+            turn.end_sample("stop")
     return turn
 
 

@@ -18,7 +18,7 @@ from mlx_tools import Answered, Controller, Limits, Policy, tool
 from mlx_tools.app.proposal import Proposal, Proposer
 from mlx_tools.controller import Complete, RunSettings
 from mlx_tools.decoding import ConstrainedTurn, SampleTokens, ScoreTokens
-from mlx_tools.decoding.held_turn import MAX_MENDS, MAX_SENT
+from mlx_tools.decoding.constrained_turn import MAX_MENDS, MAX_SENT
 from mlx_tools.decoding.openings import restarts
 from mlx_tools.golden.recorded import replay_completion
 from mlx_tools.messages import (
@@ -89,7 +89,7 @@ def turn(
     made, left = ConstrainedTurn(rules, SPECS, strategy), list(said)
     while (ask := made.pending_request) is not None:
         if isinstance(ask, ScoreTokens):
-            made.take_scores(left.pop(0) if left and isinstance(left[0], list) else None)  # type: ignore[arg-type]
+            made.feed_scores(left.pop(0) if left and isinstance(left[0], list) else None)  # type: ignore[arg-type]
             continue
         text, reason = "", "stop"
         if left:
@@ -97,10 +97,10 @@ def turn(
             text, reason = (one, "stop") if isinstance(one, str) else one  # type: ignore[misc]
         for start in range(0, len(text), size or max(len(text), 1)):
             made.feed(text[start : start + (size or len(text))])
-            if made.pending_request is not ask or made.closing:
+            if made.pending_request is not ask or made.should_close:
                 break
         if made.pending_request is ask:
-            made.close(None) if made.closing else made.end(reason)  # type: ignore[arg-type]
+            made.end_turn(None) if made.should_close else made.end_sample(reason)  # type: ignore[arg-type]
     assert not left, f"{left} was not asked for"
     return made
 
@@ -245,7 +245,7 @@ def test_no_value_is_cut_for_a_token_to_fit() -> None:
             if made.pending_request is not first:
                 break
         if isinstance(made.pending_request, ScoreTokens):
-            made.take_scores([(token, -0.1) for token in likely])
+            made.feed_scores([(token, -0.1) for token in likely])
         assert (
             isinstance(made.pending_request, SampleTokens)
             and made.pending_request.text == begun + stands
@@ -279,9 +279,9 @@ def after_scores(said: str, *likely: str, strategy: Strategy = "auto") -> Constr
         if made.pending_request is not first:
             break
     if made.pending_request is first:
-        made.end("stop")
+        made.end_sample("stop")
     if isinstance(made.pending_request, ScoreTokens):
-        made.take_scores([(token, -0.1 - place) for place, token in enumerate(likely)])
+        made.feed_scores([(token, -0.1 - place) for place, token in enumerate(likely)])
     return made
 
 
@@ -451,7 +451,7 @@ PLACES = {
     ],
 )
 @pytest.mark.parametrize("size", [1, 100])
-def test_what_validation_coerces_a_held_turn_lets_stand(
+def test_what_validation_coerces_a_constrained_turn_lets_stand(
     member: str, value: dict[str, Any], repairs: tuple[str, ...], size: int
 ) -> None:
     spec = ToolSpec("mark", "", PLACES)
@@ -459,7 +459,7 @@ def test_what_validation_coerces_a_held_turn_lets_stand(
     made = ConstrainedTurn(ReadingRules(catalog={"mark": PLACES}), {"mark": spec})
     for start in range(0, len(text), size):
         made.feed(text[start : start + size])
-    made.end("stop")
+    made.end_sample("stop")
     assert not made.mends and made.pending_request is None
     (call,) = judge(made.reading, {"mark": spec})
     assert (call.call.arguments, call.call.repairs, call.error) == (value, repairs, None)
@@ -634,7 +634,7 @@ def test_a_line_in_one_piece_comes_to_what_it_comes_to_in_two(
             if held.pending_request is draw:
                 held.feed(piece)
         if held.pending_request is draw:
-            held.end("stop")
+            held.end_sample("stop")
         mends = [(one.kind, one.kept_chars, one.replacement) for one in held.mends]
         found.append((held.text, held.reading, mends, held.unfilled))
     assert found[0] == found[1]
@@ -674,17 +674,19 @@ def drawn_again(seed: int, strategy: Strategy, likely: int) -> tuple[Any, Any] |
             break
         if isinstance(ask, ScoreTokens):
             tokens = [("}", -1.0), ('"', -1.1), ("3", -1.2), (",", -1.3)][:likely]
-            made.take_scores(tokens, "}")
+            made.feed_scores(tokens, "}")
             continue
         assert isinstance(ask, SampleTokens)
         whole = OSLO + "\n" + OSLO
         rest = broken(whole[len(ask.text) :] if whole.startswith(ask.text) else OSLO[30:])
         for start in range(0, len(rest), 3):
             made.feed(rest[start : start + 3])
-            if made.pending_request is not ask or made.closing:
+            if made.pending_request is not ask or made.should_close:
                 break
         if made.pending_request is ask:
-            made.close(None) if made.closing else made.end(chance.choice(["stop", "length"]))
+            made.end_turn(None) if made.should_close else made.end_sample(
+                chance.choice(["stop", "length"])
+            )
     assert made.pending_request is None
     if not made.mends:
         return None  # it is read like any other

@@ -114,70 +114,70 @@ class ConstrainedTurn:
         *,
         emits_text: bool = True,
     ) -> None:
-        self._tools, self._number, self._emits_text = tools, number, emits_text
-        self._holds = bool(tools) and strategy in ("auto", "guided")
+        self._tools, self._turn_number, self._emits_text = tools, number, emits_text
+        self._is_constrained = bool(tools) and strategy in ("auto", "guided")
         # A server with nothing but a chat interface cannot continue a text.
         self._can_continue = not (rules.server_split_calls and strategy == "free")
-        self._watch = RepetitionWatch()
+        self._repetition_watch = RepetitionWatch()
         self._closed_thought = self.repeated = False
-        self._guides = strategy == "guided"
+        self._uses_guided_strategy = strategy == "guided"
         self.tool = ""  # the tool of the last call
         self.violation = ""  # the kind of the last violation
         self._sent_counts: defaultdict[str, int] = defaultdict(int)  # requests by their text
-        self._finished: set[str] = set()  # texts that ended by themselves
-        self._request_count = 0  # mends that led to a request
+        self._finished_texts: set[str] = set()  # texts that ended by themselves
+        self._mend_request_count = 0  # mends that led to a request
         self.restarts = 0  # times that text was replaced after the reader had got it
         self.mends: list[MendRecord] = []
         self._reset(rules)
         self.pending_request: SampleTokens | ScoreTokens | None = None
-        self._ask(SampleTokens(self._whole))
+        self._set_request(SampleTokens(self._turn_text))
 
     def _reset(self, rules: ReadingRules) -> None:
         """Begin the turn with the host's prefix, and nothing else."""
-        self._old_mend_count = len(self.mends)  # mends of a text that was dropped
+        self._dropped_mend_count = len(self.mends)  # mends of a text that was dropped
         self.reading = Reading()
         self.finish_reason: FinishReason | None = None
         self.unfilled = False
-        self.closing = False
+        self.should_close = False
         self._rules = rules
-        self._prefix = self._draw_begin = self._read_chars = len(rules.prefix)
-        self._text_after = self._prefix  # end of the last whole message, or of the prefix
-        self._whole = rules.prefix
-        self._edges = [self._prefix]
+        self._prefix_end = self._sample_begin = self._read_end = len(rules.prefix)
+        self._message_end = self._prefix_end  # end of the last whole message, or of the prefix
+        self._turn_text = rules.prefix
+        self._token_edges = [self._prefix_end]
         self.__dict__.pop("_reader", None)
         self._rest_reader = RestReader(rules)
-        self._line: Reading | None = None  # the reading, while the turn is one line of JSON
+        self._line_reading: Reading | None = None  # the reading, while the turn is one line of JSON
         self._first_text: str | None = None  # the turn at its first violation
-        self._first_ended: FinishReason | None = None
-        self._end_reason: FinishReason | None = None  # how the last sample ended
-        self._open_mend: tuple[MendKind, int] | None = (
+        self._first_finish_reason: FinishReason | None = None
+        self._sample_finish_reason: FinishReason | None = None  # how the last sample ended
+        self._pending_mend: tuple[MendKind, int] | None = (
             None  # the kind of the next mend, and its place
         )
         # text that may be a message in the form that the model was trained on
         self._native_turn: NativeTurn | None = None
-        self._guided = self._guides and bool(rules.prefix)
-        self._renamed = self._ended_inside = self._was_cut_out = False
-        self._is_free = not self._holds  # the rest of the turn has no schema
+        self._has_guided_prefix = self._uses_guided_strategy and bool(rules.prefix)
+        self._has_mended_name = self._ended_in_object = self._has_inserted_opening = False
+        self._is_free = not self._is_constrained  # the rest of the turn has no schema
         if self._is_free and rules.prefix and rules.tool_choice not in ("auto", "none"):
-            self._native_turn = NativeTurn("envelope", self._prefix, rules)
+            self._native_turn = NativeTurn("envelope", self._prefix_end, rules)
         self._sent_text = rules.prefix
         # text held back until it shows whether the model began its line again
         self._held_back: str | None = "" if rules.prefix else None
         self._scored_text = ""
-        self._scores_begin = -1  # a place within one of the model's tokens, scored by itself
+        self._scored_boundary = -1  # a place within one of the model's tokens, scored by itself
         self._dialect: Dialect | None = None
-        self._bare = bare_dialect(rules) if "" in rules.native else None
-        self._messages = 0
+        self._bare_dialect = bare_dialect(rules) if "" in rules.native else None
+        self._message_count = 0
         self._object: ConstrainedObject | None = None
-        self._begin = 0  # where the constrained object begins
+        self._object_begin = 0  # where the constrained object begins
         brace = rules.prefix.find("{")
         if brace >= 0 and not self._is_free:
             before = rules.prefix[:brace].rstrip(" \t\r\n[")
-            is_bare = self._bare is not None and not before
-            dialect = self._bare if is_bare else JSON_DIALECTS.get(before)
+            is_bare = self._bare_dialect is not None and not before
+            dialect = self._bare_dialect if is_bare else JSON_DIALECTS.get(before)
             if dialect is not None or not rules.call[0]:
                 self._dialect = dialect
-                self._hold(brace)
+                self._start_object(brace)
                 self._advance()
 
     @property
@@ -188,33 +188,35 @@ class ConstrainedTurn:
     @property
     def text(self) -> str:
         """The turn so far, without the host's prefix."""
-        return self._whole[self._prefix :]
+        return self._turn_text[self._prefix_end :]
 
-    def prose_since(self, offset: int) -> tuple[str, int] | None:
+    def find_prose_since(self, offset: int) -> tuple[str, int] | None:
         """Return the prose since an offset, and the offset of its end, or None."""
-        is_other = bool(self.mends) or self._line is not None
-        return None if is_other else self._reader.prose_since(offset)
+        is_other = bool(self.mends) or self._line_reading is not None
+        return None if is_other else self._reader.find_prose_since(offset)
 
     @property
     def commentary(self) -> str:
         """The prose before the first message."""
-        return "" if self._line is not None else self._reader.commentary
+        return "" if self._line_reading is not None else self._reader.commentary
 
-    def is_text(self, text: str) -> bool:
+    def is_plain_answer(self, text: str) -> bool:
         """Return whether some lines of the turn are an answer in plain text."""
         _, reading = read_without_opening(text, "stop", self._rules)
         return reading.bare_text and reading.error is None
 
     @property
-    def is_held(self) -> bool:
+    def is_in_object(self) -> bool:
         """True if an object is open and its parts are held to a schema."""
         return self._object is not None
 
     @property
     def mended_messages(self) -> tuple[int, ...]:
         """The messages that were mended within their arguments."""
-        unclean = {mend.message for mend in self.mends[self._old_mend_count :] if not mend.clean}
-        if unclean and len(self.reading.messages) != self._messages:
+        unclean = {
+            mend.message for mend in self.mends[self._dropped_mend_count :] if not mend.clean
+        }
+        if unclean and len(self.reading.messages) != self._message_count:
             return tuple(range(len(self.reading.messages)))  # they cannot be told apart
         return tuple(sorted(unclean))
 
@@ -222,7 +224,7 @@ class ConstrainedTurn:
     def _reader(self) -> Reader:
         """The reader of the turn, not used while the turn is one line."""
         reader = Reader(self._rules)
-        reader.feed(self._whole[self._prefix : self._read_chars])
+        reader.feed(self._turn_text[self._prefix_end : self._read_end])
         return reader
 
     # --- what comes -----------------------------------------------------------------------------
@@ -232,7 +234,7 @@ class ConstrainedTurn:
         if self._held_back is not None:
             piece = self._held_back = self._held_back + piece
             restarted = restarts(piece, self._sent_text)
-            if self._rules.result and self._prefix and starts_answer(piece):
+            if self._rules.result and self._prefix_end and starts_answer(piece):
                 restarted = False  # it may be the value that is asked for
             if restarted is None:
                 return []
@@ -241,20 +243,23 @@ class ConstrainedTurn:
                 self._restart()
         if not piece:
             return []
-        if len(self._whole) == self._draw_begin and len(self.mends) > self._old_mend_count:
+        if (
+            len(self._turn_text) == self._sample_begin
+            and len(self.mends) > self._dropped_mend_count
+        ):
             piece = self._restore_blank(piece)
-        self._edges.append(len(self._whole))
-        self._whole += piece
+        self._token_edges.append(len(self._turn_text))
+        self._turn_text += piece
         draw, deltas = self.pending_request, self._advance()
-        if self.pending_request is draw and not self.closing and self._repeats():
+        if self.pending_request is draw and not self.should_close and self._is_repeating():
             deltas += self._end_repetition()
         return deltas
 
-    def _repeats(self) -> bool:
+    def _is_repeating(self) -> bool:
         """Return whether the model writes the same text over and over."""
         # Only a long turn is read for its place: the place costs a reading.
-        return self._watch.is_due(self._whole) and self._watch.repeats(
-            self._whole, self._reader.place
+        return self._repetition_watch.is_due(self._turn_text) and self._repetition_watch.repeats(
+            self._turn_text, self._reader.place
         )
 
     def _end_repetition(self) -> list[Delta]:
@@ -266,91 +271,91 @@ class ConstrainedTurn:
         closer = self._reader.thought_closer
         if not closer or not self._can_continue or self._closed_thought:
             self.repeated = True
-            return self.close("length")
+            return self.end_turn("length")
         self._closed_thought = True
         replacement = f"\n{closer}\n\n"
-        self._note("thought", len(self._whole), self._draw_begin, replacement, None)
-        self._request_count += 1
-        self._replace_from(len(self._whole), replacement)
-        draw = SampleTokens(self._whole)
-        self._ask(draw)
+        self._record_mend("thought", len(self._turn_text), self._sample_begin, replacement, None)
+        self._mend_request_count += 1
+        self._replace_from(len(self._turn_text), replacement)
+        draw = SampleTokens(self._turn_text)
+        self._set_request(draw)
         return self._advance()
 
     def _restart(self, text: str = "") -> None:
         """Drop the turn and the host's prefix, and begin again with ``text``."""
         self.restarts += 1
-        drawn = tuple(filter(None, (self._whole[self._draw_begin :],)))
+        drawn = tuple(filter(None, (self._turn_text[self._sample_begin :],)))
         mended = bool(self.mends)
         if mended:
             begun = MendRecord(
-                turn=self._number,
+                turn=self._turn_number,
                 kind="envelope",
                 rejected_pieces=drawn,
                 replacement=text,
                 restarted=True,
             )
-            self.mends.append(replace(begun, finish_reason=self._end_reason))
+            self.mends.append(replace(begun, finish_reason=self._sample_finish_reason))
         self._reset(replace(self._rules, prefix=""))
-        self._whole = text
+        self._turn_text = text
         if mended:
-            self._draw_begin = len(text)
-            self._edges = [self._draw_begin]
+            self._sample_begin = len(text)
+            self._token_edges = [self._sample_begin]
 
     def _restore_blank(self, piece: str) -> str:
         """Return the text after a mend, with the first blank that some servers cut off."""
         if self._object is None:
             return piece
-        text = self._whole[self._begin :]
+        text = self._turn_text[self._object_begin :]
         plain, blank = self._object.retry(text + piece), self._object.retry(f"{text} {piece}")
         return f" {piece}" if plain.violation is not None and blank.violation is None else piece
 
-    def end(self, reason: FinishReason, *, cut_out: bool = False) -> list[Delta]:
+    def end_sample(self, reason: FinishReason, *, cut_out: bool = False) -> list[Delta]:
         """Take the end of a sample that ended by itself.
 
         ``cut_out``: the server did not send some of the text.
         """
-        draw, self._end_reason = self.pending_request, reason
+        draw, self._sample_finish_reason = self.pending_request, reason
         text, self._held_back = self._held_back or "", None
         deltas = self.feed(text)
         if self.pending_request is not draw:
             return deltas
-        self._finished.add(self._whole)
+        self._finished_texts.add(self._turn_text)
         if (native := self._native_turn) is not None:
             if reason == "stop" and not cut_out:
                 return deltas + self._end_native(native)
             self._native_turn = None
         if (cut_out and reason == "stop") or reason == "tool_calls":
             if self._has_message():
-                return deltas + self.close("tool_calls")  # some text is missing: it is not clean
+                return deltas + self.end_turn("tool_calls")  # some text is missing: it is not clean
             # Only text that may come between calls, which were cut out:
-            blank = not self._whole[self._draw_begin :].strip()
-            if (blank or reason == "tool_calls") and not self._was_cut_out:
+            blank = not self._turn_text[self._sample_begin :].strip()
+            if (blank or reason == "tool_calls") and not self._has_inserted_opening:
                 return deltas + self._insert_opening(is_call=reason == "tool_calls")
         held = self._object
-        if reason != "stop" or held is None or (held.closable and self._read_well(self.text)):
-            return deltas + self.close(reason)  # if only closers are missing, reading adds them
-        if self._ended_inside:
+        if reason != "stop" or held is None or (held.closable and self._read_valid(self.text)):
+            return deltas + self.end_turn(reason)  # if only closers are missing, reading adds them
+        if self._ended_in_object:
             return deltas + self._stop_mending()
-        self._ended_inside = True
+        self._ended_in_object = True
         kind = "end" if held.tentative_violation is None else held.tentative_violation.kind
-        boundary = self._begin + held.last_boundary
+        boundary = self._object_begin + held.last_boundary
         if self._may_be_native(kind, boundary):
             native = NativeTurn(kind, boundary, self._rules)
             native.feed(self.text)
             return deltas + self._end_native(native)
         return deltas + self._mend(kind, boundary)
 
-    def close(self, reason: FinishReason | None) -> list[Delta]:
+    def end_turn(self, reason: FinishReason | None) -> list[Delta]:
         """End the turn. ``reason`` says why its stream ended, None if it was closed here."""
-        self.finish_reason, rest = reason, self._whole[self._read_chars :]
+        self.finish_reason, rest = reason, self._turn_text[self._read_end :]
         deltas: list[Delta] = []
-        if self._line is not None and not rest.strip() and reason != "tool_calls":
-            self.reading = self._line
+        if self._line_reading is not None and not rest.strip() and reason != "tool_calls":
+            self.reading = self._line_reading
         else:
             deltas = self._reader.feed(rest)
-            self._read_chars = len(self._whole)
+            self._read_end = len(self._turn_text)
             self.reading = self._reader.finish(reason or "stop")
-            if self._prefix and not self.reading.messages and not self.mends:
+            if self._prefix_end and not self.reading.messages and not self.mends:
                 self._read_without_opening(reason)
         if indices := self.mended_messages:
             self.reading = with_mended(self.reading, indices)
@@ -368,59 +373,62 @@ class ConstrainedTurn:
         if reading.bare_text or not reading.messages:
             return
         self.restarts += 1
-        self._rules, self._whole, self._prefix = rules, text, 0
-        self._read_chars, self.reading = len(text), reading
+        self._rules, self._turn_text, self._prefix_end = rules, text, 0
+        self._read_end, self.reading = len(text), reading
 
-    def take_scores(self, alternatives: Alternatives | None, text: str = "") -> list[Delta]:
+    def feed_scores(self, alternatives: Alternatives | None, text: str = "") -> list[Delta]:
         """Take the likeliest token that fits.
 
         ``alternatives`` are the tokens with their scores, None if the backend has none. ``text`` is
         what the model wrote during that request.
         """
         pending = self.pending_request
-        assert self._open_mend is not None and self._object is not None
+        assert self._pending_mend is not None and self._object is not None
         assert isinstance(pending, ScoreTokens)
         if alternatives is None:
             self._sent_counts[pending.text] -= 1
-            return self._insert(self._find_forced())
+            return self._apply_mend(self._find_required_text())
         if text:  # or stripped
-            self._finished |= {pending.text + text, f"{pending.text} {text}"}
+            self._finished_texts |= {pending.text + text, f"{pending.text} {text}"}
         self._scored_text = text
-        boundary = self._open_mend[1]
-        edge = self._edge(boundary)
-        owed = self._whole[edge:boundary]
-        held = self._object.retry(self._whole[self._begin : boundary])
+        boundary = self._pending_mend[1]
+        edge = self._find_token_edge(boundary)
+        owed = self._turn_text[edge:boundary]
+        held = self._object.retry(self._turn_text[self._object_begin : boundary])
         fronts: list[str] = []
         for token, _ in alternatives:
             rest = token[len(owed) :] if token.startswith(owed) else ""
             fitting = rest[: held.fitting(rest)] if rest else ""
             if fitting and fitting == rest:
-                return self._insert(fitting + self._find_forced_after(fitting), alternatives)
+                return self._apply_mend(fitting + self._find_required_after(fitting), alternatives)
             fronts.append(fitting)
         for front in filter(None, fronts):
-            return self._insert(front, alternatives)
+            return self._apply_mend(front, alternatives)
         if owed and any(token and owed.startswith(token) for token, _ in alternatives):
             return self.ask_scores_at_boundary()
-        return self._insert("", alternatives)
+        return self._apply_mend("", alternatives)
 
     @property
     def is_scored_at_boundary(self) -> bool:
         """True if scores are asked for right at the boundary, not before it."""
-        return self._open_mend is not None and self._scores_begin == self._open_mend[1]
+        return self._pending_mend is not None and self._scored_boundary == self._pending_mend[1]
 
     def ask_scores_at_boundary(self) -> list[Delta]:
         """Ask for scores again, right at the boundary.
 
         The model cuts the text before it into other tokens than those that it wrote.
         """
-        assert self._open_mend is not None
-        self._scores_begin = self._open_mend[1]
+        assert self._pending_mend is not None
+        self._scored_boundary = self._pending_mend[1]
         pending = self.pending_request
-        if isinstance(pending, ScoreTokens) and pending.text == self._whole[: self._scores_begin]:
+        if (
+            isinstance(pending, ScoreTokens)
+            and pending.text == self._turn_text[: self._scored_boundary]
+        ):
             # No edge of a token is known before the boundary, as in a replay from records: it is
             # the same request, and counts once.
             self._sent_counts[pending.text] -= 1
-        return self._ask(ScoreTokens(self._whole[: self._scores_begin]))
+        return self._set_request(ScoreTokens(self._turn_text[: self._scored_boundary]))
 
     # --- holding --------------------------------------------------------------------------------
 
@@ -429,85 +437,85 @@ class ConstrainedTurn:
         if self._native_turn is not None:
             return self._read_native(self._native_turn)
         deltas: list[Delta] = []
-        while not self.closing:
+        while not self.should_close:
             held = self._object
             if held is None:
                 if not self._find_message(deltas):
                     break
                 continue
-            held.feed(self._whole[self._begin + len(held.text) :])
+            held.feed(self._turn_text[self._object_begin + len(held.text) :])
             self.tool = held.name
             if held.is_whole and held.tentative_violation is not None:
                 # It is no violation if the turn so far can be read, with valid calls.
-                taken = self._read_well(self._whole[self._prefix : self._begin + held.end])
+                taken = self._read_valid(
+                    self._turn_text[self._prefix_end : self._object_begin + held.end]
+                )
                 calls = judge(taken, self._tools) if taken is not None else ()
                 held.judge(taken is not None and not any(call.error for call in calls))
             if held.violation is not None:
                 self.violation = held.violation.kind
                 if held.answer_end >= 0 and len(self.mends) < MAX_QUOTES:
-                    self._escape(self._begin + held.answer_end)
+                    self._escape_quote(self._object_begin + held.answer_end)
                     continue
                 deltas += self._handle_violation(
-                    held.violation.kind, self._begin + held.violation.boundary
+                    held.violation.kind, self._object_begin + held.violation.boundary
                 )
                 break
-            self._feed_reader(self._begin + held.settled_end, deltas)
+            self._feed_reader(self._object_begin + held.settled_end, deltas)
             if not held.complete:
                 break
             self._object = None
-            self._messages += 1
-            self._text_after = self._begin + held.end
+            self._message_count += 1
+            self._message_end = self._object_begin + held.end
         return deltas
 
     def _feed_reader(self, upto: int, deltas: list[Delta]) -> None:
         """Give the reader the text up to there: it is final."""
-        if upto > self._read_chars:
-            deltas += self._reader.feed(self._whole[self._read_chars : upto])
-            self._read_chars = upto
+        if upto > self._read_end:
+            deltas += self._reader.feed(self._turn_text[self._read_end : upto])
+            self._read_end = upto
         if self._reader.done and (self._object is None or self._object.complete):
-            self.closing = True
+            self.should_close = True
 
     def _find_message(self, deltas: list[Delta]) -> bool:
         """Read on to the next message with a schema; return False if none begins yet."""
-        text = self._whole
+        text = self._turn_text
         if self._is_free:
             self._feed_reader(len(text), deltas)
             return False
-        if not self._read_chars and text[:1] == "{" and text[-1] in "}\n":
-            self._take_line(text, deltas)
-        if self._line is not None and not text[self._text_after :].strip():
+        if not self._read_end and text[:1] == "{" and text[-1] in "}\n":
+            self._read_line(text, deltas)
+        if self._line_reading is not None and not text[self._message_end :].strip():
             return False
-        if self._guided and self._messages and opening(self._rules.style):
-            behind = self._rest_reader.read_to_call(text[self._text_after :])
+        if self._has_guided_prefix and self._message_count and opening(self._rules.style):
+            behind = self._rest_reader.read_to_call(text[self._message_end :])
             if (call_begin := behind.call_begin) is not None:
-                self._feed_reader(self._text_after + call_begin, deltas)
-                if not self.closing:
-                    deltas += self._restart_call(self._text_after + call_begin)
+                self._feed_reader(self._message_end + call_begin, deltas)
+                if not self.should_close:
+                    deltas += self._restart_call(self._message_end + call_begin)
                 return False
             if not (behind.done or behind.in_object or behind.in_prose):
                 return False  # a call may begin there
-        while self._read_chars < len(text) and not self.closing:
-            part = (_TO_TOKEN if self._reader.in_object else _TO_OBJECT).match(
-                text, self._read_chars
-            )
+        while self._read_end < len(text) and not self.should_close:
+            part = (_TO_TOKEN if self._reader.in_object else _TO_OBJECT).match(text, self._read_end)
             self._feed_reader(part.end() if part else len(text), deltas)
-            opened = None if self.closing else self._reader.open_message
-            if opened is not None and self._may_hold(opened[1]):
-                self._hold(opened[0])
+            opened = None if self.should_close else self._reader.open_message
+            if opened is not None and self._has_schema(opened[1]):
+                self._start_object(opened[0])
                 return True
         return False
 
-    def _may_hold(self, mark: str | None) -> bool:
+    def _has_schema(self, mark: str | None) -> bool:
         """Return whether a message with this mark is held to a schema.
 
         The mark of a line of the protocol is None.
         """
-        self._dialect = self._bare if mark == "" else JSON_DIALECTS.get(mark or "")
+        self._dialect = self._bare_dialect if mark == "" else JSON_DIALECTS.get(mark or "")
         if mark is None:
             return True
         return self._dialect is not None and self._rules.tool_choice != "none"
 
-    def _take_line(self, text: str, deltas: list[Delta]) -> None:
+    def _read_line(self, text: str, deltas: list[Delta]) -> None:
         """Take a turn that is one clean line of the protocol and fits its schema.
 
         Most turns are, and need no closer reading.
@@ -521,20 +529,20 @@ class ConstrainedTurn:
             return
         (message,) = reading.messages
         deltas += shown
-        self._line = reading
+        self._line_reading = reading
         self.tool = message.name if isinstance(message, ToolCall) else ""
-        self._messages, self._text_after = 1, len(text)
-        self._read_chars = len(text)
-        self.closing = isinstance(message, FinalAnswer) or self._rules.max_calls == 1
+        self._message_count, self._message_end = 1, len(text)
+        self._read_end = len(text)
+        self.should_close = isinstance(message, FinalAnswer) or self._rules.max_calls == 1
 
-    def _hold(self, begin: int) -> None:
+    def _start_object(self, begin: int) -> None:
         """Hold the object that begins there to its schema, if it has one."""
         rules = self._rules
         form = message_schema(self._dialect, rules.tool_choice, self._tools, rules.result)
         if form is None:
             self._is_free = True
         else:
-            self._begin, self._object = begin, ConstrainedObject(form)
+            self._object_begin, self._object = begin, ConstrainedObject(form)
 
     def _has_message(self) -> bool:
         reading = read(self.text, "stop", self._rules)
@@ -544,10 +552,10 @@ class ConstrainedTurn:
 
     def _handle_violation(self, kind: MendKind, boundary: int) -> list[Delta]:
         """Read text that does not fit in the model's own form, or mend it."""
-        rest = self._whole[boundary:].lstrip('"')
-        if self._guided and self._rest_reader.read(rest).call_begin is not None:
+        rest = self._turn_text[boundary:].lstrip('"')
+        if self._has_guided_prefix and self._rest_reader.read(rest).call_begin is not None:
             # The model begins a call in its own form, in which it is read.
-            return self._restart_with(self._whole[boundary:].lstrip('" \t\r\n'))
+            return self._restart_with(self._turn_text[boundary:].lstrip('" \t\r\n'))
         if self._may_be_native(kind, boundary):
             self._native_turn = NativeTurn(kind, boundary, self._rules)
             return self._read_native(self._native_turn)
@@ -555,7 +563,7 @@ class ConstrainedTurn:
 
     def _may_be_native(self, kind: MendKind, boundary: int) -> bool:
         """Return whether the turn may be in the form that the model was trained on."""
-        if not self._prefix or boundary > self._prefix or self._messages:
+        if not self._prefix_end or boundary > self._prefix_end or self._message_count:
             return False
         return kind != "name" or not continues_opening(self.text, self.prefix)
 
@@ -582,9 +590,9 @@ class ConstrainedTurn:
         """End a turn that may be in the model's own form: accept it, or mend it."""
         for index, reading in native.readings(is_end=True):
             if is_valid_turn(reading, self._tools, self._rules):
-                return self._accept_native(index, is_whole=True) + self.close("stop")
+                return self._accept_native(index, is_whole=True) + self.end_turn("stop")
         deltas = self._reject_native(native)
-        return deltas + self.close("stop") if self._is_free else deltas
+        return deltas + self.end_turn("stop") if self._is_free else deltas
 
     def _accept_native(self, index: int, *, is_whole: bool) -> list[Delta]:
         """Accept the turn in the model's own form.
@@ -609,7 +617,7 @@ class ConstrainedTurn:
     def _mend_violation(self, kind: MendKind, boundary: int) -> list[Delta]:
         """Mend the text at ``boundary``, or leave it to reading and validation."""
         if kind == "envelope" and self._dialect is not None:
-            other = _OTHER_KEY.match(self._whole, boundary)
+            other = _OTHER_KEY.match(self._turn_text, boundary)
             if other is not None and other[1] != self._dialect.name_key:
                 self._object, self._is_free = (
                     None,
@@ -617,23 +625,25 @@ class ConstrainedTurn:
                 )  # reading takes this key, but has no schema for it
                 return self._advance()
         if kind == "name":
-            is_data = self._dialect is not None and self._dialect is self._bare
+            is_data = self._dialect is not None and self._dialect is self._bare_dialect
             is_data = is_data and self._rules.tool_choice == "auto"  # an answer may be JSON too
-            name = _NAME.match(self._whole, boundary)
-            if self._renamed and not (is_data or self._messages) and name is not None:
-                self.tool, deltas = name[1], self.close(None)  # no later text could count
+            name = _NAME.match(self._turn_text, boundary)
+            if self._has_mended_name and not (is_data or self._message_count) and name is not None:
+                self.tool, deltas = name[1], self.end_turn(None)  # no later text could count
                 error = unknown_tool(self.tool, self._tools)
                 if self.tool in self._tools:
                     only = f"only {self._rules.tool_choice} may be called here"
                     error = replace(error, message=only)
                 self.reading = Reading(error=error)
                 return deltas
-            if self._renamed or is_data:  # validation tells the model that there is no such tool
+            if (
+                self._has_mended_name or is_data
+            ):  # validation tells the model that there is no such tool
                 self._object, self._is_free = None, True
                 return self._advance()
-            self._renamed = True
+            self._has_mended_name = True
             # where the model chooses call or answer
-            key = _TYPE_KEY.search(self._whole, self._begin)
+            key = _TYPE_KEY.search(self._turn_text, self._object_begin)
             free = self._rules.tool_choice == "auto"
             boundary = key.end() if key is not None and free and key.end() < boundary else boundary
         return self._mend(kind, boundary)
@@ -648,138 +658,159 @@ class ConstrainedTurn:
 
         If that text has not ended, the model writes on.
         """
-        first, ended = (self._first_text or "")[self._prefix :].lstrip(), self._first_ended
+        first, ended = (
+            (self._first_text or "")[self._prefix_end :].lstrip(),
+            self._first_finish_reason,
+        )
         if ended is not None:
-            return [*self._restart_with(first), *self.close(ended)]
+            return [*self._restart_with(first), *self.end_turn(ended)]
         self._restart()
-        return self._ask(SampleTokens(""))
+        return self._set_request(SampleTokens(""))
 
-    def _escape(self, quote: int) -> None:
+    def _escape_quote(self, quote: int) -> None:
         """Escape a quote within an answer's text that seemed to end it, and read on."""
         if self._first_text is None:
-            self._first_text = self._whole
-        cut = max((e for e in self._edges if e <= quote), default=self._draw_begin)
-        replacement = "\\" + self._whole[quote:]
-        self._note("quote", quote, cut, replacement, None)
+            self._first_text = self._turn_text
+        cut = max((e for e in self._token_edges if e <= quote), default=self._sample_begin)
+        replacement = "\\" + self._turn_text[quote:]
+        self._record_mend("quote", quote, cut, replacement, None)
         self._replace_from(quote, replacement)
 
     def _mend(self, kind: MendKind, boundary: int) -> list[Delta]:
         """Replace the text after ``boundary``, which does not fit."""
-        boundary = max(boundary, self._prefix)
-        if not self._may_mend(kind, boundary):
+        boundary = max(boundary, self._prefix_end)
+        if not self._begin_mend(kind, boundary):
             return self._stop_mending()
-        forced = self._find_forced()
+        forced = self._find_required_text()
         # A forced text that only begins a value is not used: the model would go on with the value
         # that did not fit.
-        if kind in ("name", "value") and self._is_open(forced):
+        if kind in ("name", "value") and self._leaves_open(forced):
             forced = ""
         if forced:
-            return self._insert(forced)
-        return self._ask(ScoreTokens(self._whole[: self._edge(boundary)]))
+            return self._apply_mend(forced)
+        return self._set_request(ScoreTokens(self._turn_text[: self._find_token_edge(boundary)]))
 
-    def _edge(self, boundary: int) -> int:
+    def _find_token_edge(self, boundary: int) -> int:
         """Return the last edge of a token that is known before ``boundary``.
 
         A piece that is longer than any token has no known edges within it.
         """
-        edge = max((e for e in self._edges if e <= boundary), default=boundary)
-        close = boundary - edge <= MAX_TOKEN_CHARS and boundary != self._scores_begin
+        edge = max((e for e in self._token_edges if e <= boundary), default=boundary)
+        close = boundary - edge <= MAX_TOKEN_CHARS and boundary != self._scored_boundary
         return edge if close else boundary
 
-    def _may_mend(self, kind: MendKind, boundary: int) -> bool:
+    def _begin_mend(self, kind: MendKind, boundary: int) -> bool:
         if self._first_text is None:
-            self._first_text, self._first_ended = self._whole, self._end_reason
-        self._open_mend = kind, boundary
-        return self._request_count < MAX_MENDS
+            self._first_text, self._first_finish_reason = (
+                self._turn_text,
+                self._sample_finish_reason,
+            )
+        self._pending_mend = kind, boundary
+        return self._mend_request_count < MAX_MENDS
 
     def _insert_opening(self, *, is_call: bool) -> list[Delta]:
         """Write the opening of a message that the server did not send, after what it sent."""
-        self._was_cut_out = True
-        begun = self._call_opening() if is_call else opening(self._rules.style)
+        self._has_inserted_opening = True
+        begun = self._build_call_opening() if is_call else opening(self._rules.style)
         if self._object is not None and begun.startswith(self._rules.prefix):
-            self._open_mend = ("envelope", self._prefix)
-            return self._insert(begun[self._prefix :])
-        line = "" if not self.text or self._whole.endswith("\n") else "\n"
-        self._open_mend = ("envelope", len(self._whole))
-        return self._insert(line + begun)
+            self._pending_mend = ("envelope", self._prefix_end)
+            return self._apply_mend(begun[self._prefix_end :])
+        line = "" if not self.text or self._turn_text.endswith("\n") else "\n"
+        self._pending_mend = ("envelope", len(self._turn_text))
+        return self._apply_mend(line + begun)
 
     def _restart_call(self, offset: int) -> list[Delta]:
         """Begin a call in the prescribed form, in place of another form at ``offset``."""
-        if not self._may_mend("envelope", offset):
+        if not self._begin_mend("envelope", offset):
             return self._stop_mending()
-        line = "" if self._whole[:offset].endswith("\n") else "\n"
-        return self._insert(line + self._call_opening())
+        line = "" if self._turn_text[:offset].endswith("\n") else "\n"
+        return self._apply_mend(line + self._build_call_opening())
 
-    def _call_opening(self) -> str:
+    def _build_call_opening(self) -> str:
         return forcing_prefix(self._rules.style, "required", self._rules.call)
 
-    def _is_open(self, text_after: str) -> bool:
+    def _leaves_open(self, text_after: str) -> bool:
         """Return whether ``text_after``, at the mended place, leaves a key or value open."""
-        assert self._open_mend is not None
-        text = self._whole[self._begin : self._open_mend[1]] + text_after
+        assert self._pending_mend is not None
+        text = self._turn_text[self._object_begin : self._pending_mend[1]] + text_after
         return self._object is not None and self._object.retry(text).is_open
 
-    def _find_forced_after(self, token: str) -> str:
+    def _find_required_after(self, token: str) -> str:
         """Return the text that must follow the model's ``token``.
 
         It is empty in a value that the token only begins, for the model may have begun another:
         ``o`` of ``off``, ``1`` of ``15``.
         """
-        return "" if self._is_open(token) else self._find_forced(token)
+        return "" if self._leaves_open(token) else self._find_required_text(token)
 
-    def _find_forced(self, text_after: str = "") -> str:
+    def _find_required_text(self, text_after: str = "") -> str:
         """Return the text that must come at the mended place, after ``text_after``."""
-        assert self._open_mend is not None
+        assert self._pending_mend is not None
         if self._object is None:
             return ""
-        text = self._whole[self._begin : self._open_mend[1]] + text_after
+        text = self._turn_text[self._object_begin : self._pending_mend[1]] + text_after
         held = self._object.retry(text)
         return "" if held.violation is not None or held.complete else held.forced()
 
-    def _insert(self, replacement: str, alternatives: Alternatives | None = None) -> list[Delta]:
+    def _apply_mend(
+        self, replacement: str, alternatives: Alternatives | None = None
+    ) -> list[Delta]:
         """Mend the open place with ``replacement``, and go on from there."""
-        assert self._open_mend is not None
-        (kind, boundary), self._open_mend = self._open_mend, None
-        edge = self._edge(boundary)
-        if replacement and self._whole[:boundary] + replacement in self._finished:
+        assert self._pending_mend is not None
+        (kind, boundary), self._pending_mend = self._pending_mend, None
+        edge = self._find_token_edge(boundary)
+        if replacement and self._turn_text[:boundary] + replacement in self._finished_texts:
             # mlx_lm.server crashes on a text that it ended by itself, so one character is left off.
             replacement = replacement[:-1]
-        self._note(kind, boundary, max(edge, self._draw_begin), replacement, alternatives)
-        self._request_count += 1
-        self._end_reason = None
+        self._record_mend(kind, boundary, max(edge, self._sample_begin), replacement, alternatives)
+        self._mend_request_count += 1
+        self._sample_finish_reason = None
         self._replace_from(boundary, replacement)
-        self.closing = False
-        sent = self._sent_counts[self._whole]
+        self.should_close = False
+        sent = self._sent_counts[self._turn_text]
         if sent and replacement and alternatives:  # the same request led to a violation before
-            self._open_mend = kind, len(self._whole)
-            is_spent = self._request_count >= MAX_MENDS
-            return self._stop_mending() if is_spent else self._ask(ScoreTokens(self._whole))
-        if not replacement and not self.text and self._guided and kind in ("envelope", "end"):
+            self._pending_mend = kind, len(self._turn_text)
+            is_spent = self._mend_request_count >= MAX_MENDS
+            return (
+                self._stop_mending()
+                if is_spent
+                else self._set_request(ScoreTokens(self._turn_text))
+            )
+        if (
+            not replacement
+            and not self.text
+            and self._has_guided_prefix
+            and kind in ("envelope", "end")
+        ):
             return self._drop_opening()  # the model writes no message after the host's prefix
-        draw = SampleTokens(self._whole, attempt=sent + (not replacement))
-        if sent >= MAX_SENT or self._request_count > MAX_MENDS or self._whole in self._finished:
+        draw = SampleTokens(self._turn_text, attempt=sent + (not replacement))
+        if (
+            sent >= MAX_SENT
+            or self._mend_request_count > MAX_MENDS
+            or self._turn_text in self._finished_texts
+        ):
             return self._stop_mending()
         was_held = self._object is not None
-        self._ask(draw)
+        self._set_request(draw)
         deltas = self._advance() if replacement else []
         is_whole = was_held and self._object is None and not self._is_free
-        if self.pending_request is draw and (self.closing or is_whole):
-            deltas += self.close(None)  # no request asks for another call
+        if self.pending_request is draw and (self.should_close or is_whole):
+            deltas += self.end_turn(None)  # no request asks for another call
         return deltas
 
     def _replace_from(self, boundary: int, replacement: str) -> None:
         """Replace the text after the boundary, without giving it to the reader."""
-        self._whole = self._whole[:boundary] + replacement
-        self._draw_begin = len(self._whole)
-        self._edges = [self._draw_begin]
-        if self._read_chars > boundary:
+        self._turn_text = self._turn_text[:boundary] + replacement
+        self._sample_begin = len(self._turn_text)
+        self._token_edges = [self._sample_begin]
+        if self._read_end > boundary:
             self.restarts += 1
             self.__dict__.pop("_reader", None)
-            self._read_chars = boundary
+            self._read_end = boundary
         if self._object is not None:
             self._object = self._object.retry()
 
-    def _note(
+    def _record_mend(
         self,
         kind: MendKind,
         offset: int,
@@ -788,21 +819,21 @@ class ConstrainedTurn:
         alternatives: Alternatives | None,
     ) -> None:
         """Record a mend; the rejected text is noted in two pieces, cut at ``cut``."""
-        drawn = self._whole[self._draw_begin : cut], self._whole[cut:]
+        drawn = self._turn_text[self._sample_begin : cut], self._turn_text[cut:]
         has_scores = alternatives is not None
         scores = tuple({"token": token, "logprob": score} for token, score in alternatives or ())
         self.mends.append(
             MendRecord(
-                turn=self._number,
+                turn=self._turn_number,
                 kind=kind,
-                message=self._messages,
-                kept_chars=offset - self._prefix,
+                message=self._message_count,
+                kept_chars=offset - self._prefix_end,
                 rejected_pieces=tuple(filter(None, drawn)),
-                finish_reason=self._end_reason,
+                finish_reason=self._sample_finish_reason,
                 alternatives=scores if has_scores else None,
                 replacement=replacement,
                 scored_text=self._scored_text if has_scores else "",
-                after_text=has_scores and self._scores_begin == offset,
+                after_text=has_scores and self._scored_boundary == offset,
             )
         )
 
@@ -810,33 +841,35 @@ class ConstrainedTurn:
         """Give up mending: take the turn as the model wrote it first, with no schema."""
         self.unfilled = self._is_free = True
         self.restarts += 1
-        self.mends, self._old_mend_count = [], 0  # they were in vain
-        self._object = self._open_mend = None
-        self._replace_from(self._prefix, (self._first_text or self._whole)[self._prefix :])
-        self._feed_reader(len(self._whole), [])
+        self.mends, self._dropped_mend_count = [], 0  # they were in vain
+        self._object = self._pending_mend = None
+        self._replace_from(
+            self._prefix_end, (self._first_text or self._turn_text)[self._prefix_end :]
+        )
+        self._feed_reader(len(self._turn_text), [])
         if self._reader.open_message is None and self._has_message():
-            return self.close(self._first_ended)  # no request asks for another call
-        is_sent = self._sent_counts[self._whole] >= MAX_SENT
-        if self.closing or self._first_ended is not None or is_sent:
-            return self.close(self._first_ended)
-        return self._ask(SampleTokens(self._whole))
+            return self.end_turn(self._first_finish_reason)  # no request asks for another call
+        is_sent = self._sent_counts[self._turn_text] >= MAX_SENT
+        if self.should_close or self._first_finish_reason is not None or is_sent:
+            return self.end_turn(self._first_finish_reason)
+        return self._set_request(SampleTokens(self._turn_text))
 
     # --- the end --------------------------------------------------------------------------------
 
-    def _read_well(self, text: str) -> Reading | None:
+    def _read_valid(self, text: str) -> Reading | None:
         """Return how the text is read, None if it has no message or a fault."""
         reading = read(text, "stop", self._rules)
         faulty = reading.error is not None or reading.bare_text or not reading.messages
         return None if faulty else reading
 
-    def _ask(self, request: SampleTokens | ScoreTokens) -> list[Delta]:
+    def _set_request(self, request: SampleTokens | ScoreTokens) -> list[Delta]:
         """Set the next request; skip one for scores that was sent often enough."""
         self.pending_request = request
         if isinstance(request, ScoreTokens) and self._sent_counts[request.text] >= MAX_SENT:
-            return self.take_scores([])
+            return self.feed_scores([])
         self._sent_counts[request.text] += 1
         if isinstance(request, SampleTokens):
-            self._end_reason = None
+            self._sample_finish_reason = None
             if request.text != self._rules.prefix:
                 self._sent_text = request.text
                 self._held_back = "" if request.text and self._object is not None else None
