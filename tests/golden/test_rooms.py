@@ -176,7 +176,7 @@ def test_what_cannot_be_read_fails_with_its_reason(golden: Golden, tmp_path: Pat
     for name, text, fault in (
         ("cut", "\n".join(lines)[:-9], "cut off"),
         ("newer", lines[0].replace('"version":2', '"version":3') + "\n", "format version 3"),
-        ("empty", "", "does not begin"),
+        ("empty", "", "the file is empty"),
         ("alone", f"{lines[0]}\n", "with a question"),
         ("damaged", f"{lines[0]}\nnonsense\n", "line 2"),
         ("binary", "\0\1\2\n", "line 1"),
