@@ -36,9 +36,13 @@ Item = tuple[str, str]
 MAX_QUESTIONS: Final = 50
 """Sessions that are shown with their question: more than a screen holds."""
 
+MAX_CHOICES: Final = 1_000
+"""Words that are offered at once: a shell takes seconds for tens of thousands. To reach the others,
+one types more of the word."""
+
 
 def session_ids() -> list[Item]:
-    """Return the sessions, the newest first, and the word for the newest.
+    """Return the word for the newest session, and the sessions, the newest first.
 
     Those that were written to last come with their first question.
     """
@@ -53,7 +57,7 @@ def session_ids() -> list[Item]:
 
         store = TranscriptStore(state_dir() / "sessions")
     questions = first_questions(store)
-    return [*((session, questions.get(session, "")) for session in store.ids()), ("last", "")]
+    return [("last", ""), *((session, questions.get(session, "")) for session in store.ids())]
 
 
 def first_questions(store: SessionStore) -> dict[str, str]:
@@ -212,7 +216,7 @@ def _list_items(place: _Place) -> list[Item]:
         candidates = list(place.command["commands"].items())
     else:
         candidates = _describe_items(place.words)
-    return [item for item in candidates if item[0].startswith(incomplete)]
+    return [item for item in candidates if item[0].startswith(incomplete)][:MAX_CHOICES]
 
 
 def complete_path(beginning: str) -> list[str]:

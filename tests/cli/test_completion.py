@@ -67,8 +67,20 @@ def test_ids_are_those_of_folders_the_newest_first(home: Path, table: dict[str, 
     for name in ("20260101-a", "20260102-b", ".hidden"):
         (sessions / name).mkdir(parents=True)
     (sessions / "secret").write_text("no session")
-    assert [word for word, _ in session_ids()] == ["20260102-b", "20260101-a", "last"]
+    assert [word for word, _ in session_ids()] == ["last", "20260102-b", "20260101-a"]
     assert items(["sessions", "show"], "20260101", table) == [("20260101-a", "")]
+
+
+def test_of_very_many_sessions_the_newest_are_offered(
+    table: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [f"{number:05}" for number in reversed(range(5_000))]
+    monkeypatch.setattr(completion, "session_ids", lambda: [(session, "") for session in ids])
+    found = [session for session, _ in items(["sessions", "show"], "", table)]
+    assert found == ids[: completion.MAX_CHOICES]
+    assert items(["sessions", "show"], "0007", table) == [
+        (f"0007{n}", "") for n in range(9, -1, -1)
+    ]
 
 
 def test_a_session_has_its_question_and_a_tool_its_description(
