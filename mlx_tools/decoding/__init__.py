@@ -1,4 +1,4 @@
-"""Decoding that makes calls valid: a model's text is held to a grammar."""
+"""Decoding that makes calls valid, by a schema or a grammar for the model's text."""
 
 from __future__ import annotations
 

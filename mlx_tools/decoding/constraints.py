@@ -1,7 +1,7 @@
-"""The tools as a grammar of the model's turn. Backends mask the sampler with it.
+"""Grammars of a model's turn, with its tools.
 
-The grammar always has calls and answers, unless a choice rules one of them out. A grammar of calls
-alone would keep the model from answering.
+A backend masks its sampler with a grammar. It has calls and answers, unless the tool choice excludes one of them. With calls alone the
+model could not answer.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from mlx_tools.messages import Style, ToolSpec
 
 
 class Grammar(GrammarText, frozen=True):
-    """A turn's grammar."""
+    """The grammar of a turn."""
 
     repeated_prefix: str = ""
-    """The end of the prefix, which the grammar begins with again: a prompt must end before it."""
+    """The end of the prefix, with which the grammar begins too. The prompt must end before it."""
 
 
 def build_grammar(
@@ -30,10 +30,17 @@ def build_grammar(
     max_calls: int = 1,
     prefix: str = "",
 ) -> Grammar:
-    """Return the grammar of a turn in both dialects: see `mlx_tools.backends`.
+    """Return the grammar of a turn in both dialects, GBNF and Lark.
+
+    Args:
+        tools: the tools by name.
+        style: the form of messages.
+        tool_choice: ``auto``, ``none``, ``required``, or the name of a tool.
+        max_calls: the maximum number of calls in the turn.
+        prefix: the beginning of the turn that the host writes.
 
     Raises:
-        UsageError: ``tool_choice`` names no tool here, or nothing may follow ``prefix``.
+        UsageError: ``tool_choice`` is not one of these, or nothing may follow ``prefix``.
     """
     parameters = {name: spec.parameters for name, spec in tools.items()}
     return _compile_grammar(
@@ -45,9 +52,12 @@ def build_grammar(
 def _compile_grammar(
     parameters: str, style: Style, tool_choice: str, max_calls: int, prefix: str
 ) -> Grammar:
-    tools = {name: ToolSpec(name, parameters=one) for name, one in json.loads(parameters).items()}
-    asked: Any = {"style": style, "tool_choice": tool_choice, "max_calls": max_calls}
+    tools = {
+        name: ToolSpec(name, parameters=schema) for name, schema in json.loads(parameters).items()
+    }
+    options: Any = {"style": style, "tool_choice": tool_choice, "max_calls": max_calls}
     gbnf, lark = (
-        turn_grammar(tools, dialect=dialect, prefix=prefix, **asked) for dialect in ("gbnf", "lark")
+        turn_grammar(tools, dialect=dialect, prefix=prefix, **options)
+        for dialect in ("gbnf", "lark")
     )
     return Grammar(gbnf, lark, repeated_end(prefix))

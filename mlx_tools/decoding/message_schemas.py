@@ -1,4 +1,4 @@
-"""The schemas of the messages of a turn, and whether a turn is valid."""
+"""Schemas of the messages of a turn, and checks of whole messages and turns."""
 
 from __future__ import annotations
 
@@ -19,22 +19,33 @@ JSON_DIALECTS: Final = {
     if dialect.body == "json" and dialect.name_key
 }
 _ARGUMENTS_KEY: Final = re.compile(r'"(\w+)"\s*:\s*\Z')
-_forms: dict[tuple[Any, ...], tuple[Mapping[str, ToolSpec], MessageSchema | None]] = {}
-_MAX_FORMS: Final = 64
+_schemas: dict[tuple[Any, ...], tuple[Mapping[str, ToolSpec], MessageSchema | None]] = {}
+"""Schemas by their arguments and the identities of their tools.
+
+The tools are stored too: without them another tool could get the identity of one.
+"""
+_MAX_SCHEMAS: Final = 64
 
 
-def message_schema(
+def get_message_schema(
     dialect: Dialect | None, choice: str, offered: Mapping[str, ToolSpec], exact: str
 ) -> MessageSchema | None:
-    """Return the schema of a message, made once for the same tools.
+    """Return the schema of a message. It is compiled once for the same tools.
 
-    None if llguidance takes no such schema: there are too many tools, or none.
+    Args:
+        dialect: the dialect of the message, None for the protocol's own form.
+        choice: the tool choice.
+        offered: the tools by name.
+        exact: the name of the tool whose arguments must be exact, because they are the result.
+
+    Returns:
+        The schema, None if there are no tools or too many for llguidance.
     """
     key = dialect, choice, exact, *map(id, offered.values())
-    if key in _forms:
-        return _forms[key][1]
-    named = resolve(choice, offered)[0]
-    tools = dict(offered) if named is None else {named.name: named}
+    if key in _schemas:
+        return _schemas[key][1]
+    chosen_tool = resolve(choice, offered)[0]
+    tools = dict(offered) if chosen_tool is None else {chosen_tool.name: chosen_tool}
 
     def canonical_key(name: str) -> str | None:
         spec = resolve(name, offered)[0]
@@ -42,18 +53,18 @@ def message_schema(
 
     parameters = {n: spec.parameters for n, spec in tools.items() if choice != "none"}
     keys = None if dialect is None else (dialect.name_key, dialect.arguments_key)
-    form: MessageSchema | None = None
-    with suppress(ValueError):  # more tools than llguidance takes, or none
+    schema: MessageSchema | None = None
+    with suppress(ValueError):  # no tools, or too many for llguidance
         answers = choice in ("auto", "none")
-        form = MessageSchema(parameters, canonical_key, keys=keys, answers=answers, exact=exact)
-    if len(_forms) >= _MAX_FORMS:
-        _forms.clear()
-    _forms[key] = dict(offered), form  # which keeps their identities, too
-    return form
+        schema = MessageSchema(parameters, canonical_key, keys=keys, answers=answers, exact=exact)
+    if len(_schemas) >= _MAX_SCHEMAS:
+        _schemas.clear()
+    _schemas[key] = dict(offered), schema
+    return schema
 
 
-def bare_dialect(rules: ReadingRules) -> Dialect | None:
-    """Return the dialect of a template whose calls are bare objects, else None."""
+def find_bare_dialect(rules: ReadingRules) -> Dialect | None:
+    """Return the dialect of a template with calls as bare objects, else None."""
     key = _ARGUMENTS_KEY.search(rules.call[1])
     if key is None:
         return None
@@ -62,15 +73,15 @@ def bare_dialect(rules: ReadingRules) -> Dialect | None:
     )
 
 
-def fits_as_it_is(
+def fits_unchanged(
     message: ToolCall | FinalAnswer, tools: Mapping[str, ToolSpec], tool_choice: str
 ) -> bool:
     """Return whether a message is allowed, with arguments that fit unchanged."""
     if isinstance(message, FinalAnswer):
         return tool_choice in ("auto", "none")
     spec = tools.get(message.name)
-    is_wanted = spec is not None and tool_choice in ("auto", "required", spec.name)
-    return spec is not None and is_wanted and fits_plainly(message.arguments, spec.parameters)
+    is_allowed = spec is not None and tool_choice in ("auto", "required", spec.name)
+    return spec is not None and is_allowed and fits_plainly(message.arguments, spec.parameters)
 
 
 def is_valid_turn(reading: Reading, tools: Mapping[str, ToolSpec], rules: ReadingRules) -> bool:

@@ -1,7 +1,7 @@
-"""A turn that does not go on from the host's beginning.
+"""Turns that do not continue the host's prefix.
 
-Some servers ignore the beginning of a model's turn, and some models begin a form of their own. Then
-the model's text counts without the host's beginning.
+Some servers ignore the prefix, and some models begin a message in a form of their own. Then the
+model's text is read without the prefix.
 """
 
 from __future__ import annotations
@@ -19,32 +19,37 @@ _TO_CALL: Final = re.compile(r"[^{>(\n]*+[{>(\n]?+")
 
 _NAME_WRITTEN: Final = re.compile(r"[\w$./-]++\"")
 _PUNCTUATION: Final = re.compile(r"\s*[.,;:!?)\]}…]")
-"""Punctuation that begins no turn. A small model writes it if it has nothing to say."""
+"""Punctuation that never begins a turn. A small model writes it if it has no answer."""
 _KEY_BEGUN: Final = re.compile(r"[ \t\r\n]*+[\"}]")
 _OBJECTS: Final = ('{"type":"tool_call"', '{"type":"final_answer"')
 _FENCE: Final = re.compile("^```(?:json)?")
 _WHITE: Final = re.compile(r"\s+")
 
 _HEADS: Final = (*_OBJECTS, f'{CALL_TAG}{{"', ANSWER_TAG)
-"""The beginning of a line of the protocol in any style, after white space and fences."""
+"""Beginnings of a line of the protocol in any style, without white space and fences."""
 
-_BLANKS: Final = 64
-"""White space after which a text counts as the model's, even if nothing else came."""
+_MAX_BLANKS: Final = 64
+"""Characters of white space at the beginning of a text that may still restart. A choice."""
 
 
 def restarts(text: str, prefix: str) -> bool | None:
-    """Return whether a text begins its line again after the host's ``prefix``.
+    """Return whether a text begins its line again and ignores the host's prefix.
 
-    The text is the first that the model wrote. None if it is too short to tell.
+    Servers that put every prompt into a chat of their own ignore the prefix, and then the model
+    writes a whole line. Such a line cannot continue the prefix. Its first quote ends the string
+    that the prefix leaves open, and the text after that quote continues no object. A tag alone may
+    be part of a string. After the tag of an answer any text may follow.
 
-    Some servers ignore the beginning of the model's turn, above all those that put every prompt
-    into a chat of their own. Then the model writes a whole line. In JSON an unescaped quote ends
-    the string that the prefix leaves open, and no object goes on as those heads do after it. A tag
-    alone may be in a string. After a tag of an answer any text may follow.
+    Args:
+        text: the first text of the model.
+        prefix: the host's prefix.
+
+    Returns:
+        None if the text is too short to decide.
     """
     bare = _WHITE.sub("", text)
     if not bare:
-        return None if len(text) < _BLANKS else False
+        return None if len(text) < _MAX_BLANKS else False
     if "```json".startswith(bare):
         return None
     bare = _FENCE.sub("", bare)
@@ -56,14 +61,14 @@ def restarts(text: str, prefix: str) -> bool | None:
 
 
 def starts_answer(text: str) -> bool:
-    """Return whether the text begins with the protocol's answer, in a fence or not."""
+    """Return whether a text begins with an answer of the protocol, in a fence or not."""
     return _FENCE.sub("", _WHITE.sub("", text)).startswith(_OBJECTS[1])
 
 
 def continues_opening(text: str, prefix: str) -> bool:
-    """Return whether a text goes on from the host's ``prefix``.
+    """Return whether a text continues the host's prefix.
 
-    It does if it ends a string that is open there, or begins a key.
+    It does if it ends the open string of the prefix, or begins a key.
     """
     return (_NAME_WRITTEN if prefix.endswith('"') else _KEY_BEGUN).match(text) is not None
 
@@ -71,42 +76,50 @@ def continues_opening(text: str, prefix: str) -> bool:
 def read_without_opening(
     text: str, reason: FinishReason | None, rules: ReadingRules
 ) -> tuple[ReadingRules, Reading]:
-    """Return how a text is read without the host's beginning, and the rules for that."""
+    """Return the reading of a text without the host's prefix, and the rules for it."""
     rules = replace(rules, prefix="", in_thought=False)
     return rules, read(text, reason or "stop", rules)
 
 
 def is_scrap(text: str) -> bool:
-    """Return whether a text begins as no turn does: with a mark that ends something."""
+    """Return whether a text begins with punctuation, as no turn does."""
     return _PUNCTUATION.match(text) is not None
 
 
 class NativeTurn:
-    """A turn that does not go on from the host's beginning.
+    """A turn that may be a message in the form that the model was trained on.
 
-    It is read with that beginning and without it, until it is known whether it is a message.
+    It is read with the host's prefix and without it, until one of these is a message.
+
+    Args:
+        kind: the kind of the mend that follows if it is not a message.
+        boundary: the offset of that mend.
+        rules: the rules for reading the turn.
     """
 
     def __init__(self, kind: MendKind, boundary: int, rules: ReadingRules) -> None:
-        """``kind`` and ``boundary`` are of the mend that follows if it is no message."""
         self.kind, self.boundary = kind, boundary
         own_rules = replace(rules, prefix="", in_thought=False)
-        if rules.result:  # its value may be the whole turn
+        if rules.result:  # the result may be the whole turn
             own_rules = replace(own_rules, tool_choice="auto")
         self.own_reader = Reader(own_rules)
         self._open = {0: Reader(rules), 1: self.own_reader}
         self._fed = 0
 
     def feed(self, text: str) -> None:
-        """Read on in ``text``, which is all the text of the turn so far."""
+        """Read on in the turn.
+
+        Args:
+            text: the whole turn so far, without the host's prefix.
+        """
         for reader in self._open.values():
             reader.feed(text[self._fed :])
         self._fed = len(text)
 
     def readings(self, *, is_end: bool = False) -> Iterator[tuple[int, Reading]]:
-        """Finish the readers that are done, each once; at the end all of them.
+        """Yield each reading that is complete, once; at the end of the turn, all of them.
 
-        The readings come with numbers: 0 with the host's beginning, 1 without it.
+        Each has a number: 0 with the host's prefix, 1 without it.
         """
         for index, reader in [*self._open.items()]:
             if reader.done or is_end:
@@ -115,12 +128,12 @@ class NativeTurn:
 
     @property
     def is_decided(self) -> bool:
-        """True if more text changes neither reading."""
+        """True if more text cannot change a reading."""
         return not self._open
 
 
 class RestReader:
-    """Reads the end of a turn as if it were all of it, and each part of it once."""
+    """Reads the end of a turn as if it were a whole turn, and each part only once."""
 
     def __init__(self, rules: ReadingRules) -> None:
         self._rules = replace(rules, prefix="", in_thought=False)
@@ -128,7 +141,7 @@ class RestReader:
         self._text = ""
 
     def read(self, text: str) -> Reader:
-        """Return a reader of all of this text."""
+        """Return a reader that has read a text."""
         reader = self._reader
         if reader is None or not text.startswith(self._text):
             reader, self._text = Reader(self._rules), ""
@@ -137,9 +150,9 @@ class RestReader:
         return reader
 
     def read_to_call(self, text: str) -> Reader:
-        """Return a reader of this text, up to where an object or a call begins in it.
+        """Return a reader that has read a text up to the beginning of an object or a call.
 
-        A complete one may have come at once.
+        If a complete call arrived in one piece, the reader has read it.
         """
         begin = len(self._text) if text.startswith(self._text) else 0
         for step in _TO_CALL.finditer(text, begin):

@@ -1,7 +1,7 @@
-"""The stop of a completion that repeats itself.
+"""Detects a text that repeats itself, so that its completion can be stopped.
 
-Nothing else stops a small model that loops. Pure. A text repeats itself if its end is one short
-text over and over, without a change.
+A small model that loops would write until the token limit. A text repeats itself if its end is a
+short text again and again, without a change. Pure.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Final
 from mlx_tools.protocol import Place
 
 MAX_PERIOD: Final = 200
-"""Characters of the longest text whose repetition counts: two or three lines. A longer passage may
-be repeated on purpose, as the rows of a table are."""
+"""Characters of the longest text that counts as repeated: two or three lines. A longer text may be
+repeated on purpose, such as the rows of a table."""
 
 MAX_REPEATED: Final[Mapping[Place, int]] = MappingProxyType(
     {"answer": 6_000, "thought": 3_000, "call": 24_000}
 )
-"""Characters that may repeat, by their place. An answer may be asked to say a sentence a hundred
-times, and a file in a call may have a thousand equal lines; a thought needs neither."""
+"""Characters that may be repeated, by place. A user may ask for a sentence a hundred times, and a
+file in a call may have a thousand equal lines. A thought needs neither."""
 
 _STEP: Final = 256
-"""Characters between two checks of the text: a check costs as much as reading some of them."""
+"""Characters between two checks of the text, because each check costs time."""
 
 
 class RepetitionWatch:
@@ -37,12 +37,11 @@ class RepetitionWatch:
         return len(text) >= self._seen_texts + _STEP
 
     def repeats(self, text: str, place: Place) -> bool:
-        """Return whether the end of ``text`` has repeated itself for too long.
+        """Return whether the end of a text has repeated itself for too long.
 
         Args:
-            text: all of the text so far. It is looked at again once it has grown by some hundred
-                characters.
-            place: where its end stands, which says how long it may repeat itself.
+            text: the whole text so far. It is checked again after `_STEP` more characters.
+            place: the place of its end, which decides how long it may repeat itself.
         """
         if not self.is_due(text):
             return False

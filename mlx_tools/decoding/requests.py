@@ -1,4 +1,4 @@
-"""The requests of a turn that is held to its schema."""
+"""The requests of a constrained turn to the backend."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from msgspec import Struct
 
 
 class SampleTokens(Struct, frozen=True):
-    """Let the model go on from the prompt and ``text``.
-
-    A later ``attempt`` samples at random.
-    """
+    """Let the model continue the prompt and a text."""
 
     text: str
+    """The text after the prompt."""
     attempt: int = 0
+    """The number of earlier requests with this text. From 1 on, tokens are sampled at random."""
 
 
 class ScoreTokens(Struct, frozen=True):
-    """Ask how likely each next token is after the prompt and ``text``."""
+    """Ask for the log probabilities of the token that follows the prompt and a text."""
 
     text: str
+    """The text after the prompt."""
 
 
 Alternatives = Sequence[tuple[str, float]]
-"""Tokens as text with the natural logarithm of their probability, the likeliest first."""
+"""Tokens as text with their log probabilities (natural logarithms), the likeliest first."""

@@ -417,7 +417,7 @@ MENDS: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     (
         "escape",
         "decoding/constrained_turn",
-        "if held.answer_end >= 0 and len(self.mends) < MAX_QUOTES:",
+        "if open_object.answer_end >= 0 and len(self.mends) < MAX_QUOTES:",
         "if False:",
         lambda facts: facts.name == "mends/quote-in-an-answer",
         "the one with a quote in its answer",
