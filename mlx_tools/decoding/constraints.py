@@ -1,7 +1,7 @@
 """Grammars of a model's turn, with its tools.
 
-A backend masks its sampler with a grammar. It has calls and answers, unless the tool choice excludes one of them. With calls alone the
-model could not answer.
+A backend masks its sampler with a grammar. It has calls and answers, unless the tool choice
+excludes one of them. With calls alone the model could not answer.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from mlx_tools.gateway.body import MAX_TOOLS
 from mlx_tools.gateway.content import gateway_text
 from mlx_tools.gateway.request import ApiError, JsonObject, invalid
 from mlx_tools.messages import ToolSpec
-from mlx_tools.schema import LenientSchema, lenient_parameters
+from mlx_tools.schema import LenientSchema, read_lenient_schema
 
 CUSTOM_ARGUMENT: Final = "input"
 """The argument of a custom tool, as OpenAI's interfaces call its text."""
@@ -69,7 +69,7 @@ class ToolDefinition(Struct, frozen=True):
             description = _describe_custom(description, self.grammar)
             schema = LenientSchema(_CUSTOM_PARAMETERS)
         else:
-            schema = lenient_parameters(self.parameters)
+            schema = read_lenient_schema(self.parameters)
         spec = ToolSpec(name=model_name, description=description, parameters=schema.parameters)
         return spec, schema.dropped
 

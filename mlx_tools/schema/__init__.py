@@ -1,7 +1,7 @@
 """JSON Schemas of arguments: checks, validation, coercion and examples. Pure."""
 
 from mlx_tools.schema.compilable import COMPACT, is_large, make_compilable
-from mlx_tools.schema.lenient import LenientSchema, lenient_parameters
+from mlx_tools.schema.lenient import LenientSchema, read_lenient_schema
 from mlx_tools.schema.resolve import (
     JSON_TYPES,
     ONE_SCHEMA,

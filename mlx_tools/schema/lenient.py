@@ -1,8 +1,8 @@
-"""Other people's schemas, read as they were meant, without what is no schema.
+"""Converts the schemas of clients to JSON Schema 2020-12, also faulty ones.
 
-A client sends tools that it did not write: a single faulty schema must not lose its request. Habits
-of older drafts and of OpenAPI become JSON Schema 2020-12. A keyword that says nothing usable is
-dropped, so that the schema takes more than was meant, never less.
+A client sends tools that it did not write, so one faulty schema must not make its request fail.
+Keywords of older drafts and of OpenAPI are converted. A keyword with an unusable value is dropped.
+So the schema may accept more than its author meant, but never less.
 """
 
 from __future__ import annotations
@@ -35,25 +35,22 @@ from mlx_tools.schema.resolve import (
 
 
 class LenientSchema(Struct, frozen=True):
-    """A schema of arguments that `check_parameters` accepts.
-
-    Attributes:
-        parameters: The schema; it is shared and must not be changed.
-        dropped: JSON pointers to what was dropped; ``""`` is the whole schema.
-    """
+    """A schema of arguments that `check_parameters` accepts."""
 
     parameters: dict[str, Any]
+    """The schema. It is shared, so do not change it."""
     dropped: tuple[str, ...] = ()
+    """JSON pointers to the dropped keywords. ``""`` is the whole schema."""
 
 
-def lenient_parameters(schema: Any) -> LenientSchema:
+def read_lenient_schema(schema: Any) -> LenientSchema:
     """Read any JSON value as the schema of a tool's arguments.
 
     Args:
-        schema: What a client sent; None, or the JSON text of a schema, are read as well.
+        schema: the value that a client sent. It may also be None, or a schema as JSON text.
 
     Returns:
-        The schema as it was meant. If nothing of it can be used, it takes any object.
+        The converted schema. If nothing of it is usable, it accepts every object.
     """
     if schema is None:
         return LenientSchema(_any_object())
@@ -74,7 +71,7 @@ def _any_object() -> dict[str, Any]:
 
 
 _MAX_CACHED_CHARS: Final = 20_000
-"""Larger schemas are read again each time: agents' tools have a tenth of that."""
+"""Characters of the largest schema in the cache. Schemas of agents' tools have a tenth of that."""
 
 
 @lru_cache(maxsize=512)
@@ -84,15 +81,15 @@ def _read_cached(text: str) -> LenientSchema:
 
 def _read(text: str) -> LenientSchema:
     root = json.loads(text)
-    kinds = _types(root.get("type"))
+    kinds = _parse_types(root.get("type"))
     if kinds and "object" not in kinds:
         return LenientSchema(_any_object(), ("/type",))
-    is_odd = "type" in root and root["type"] is not None and not kinds
+    has_unknown_type = "type" in root and root["type"] is not None and not kinds
     root = {**_any_object(), **root, "type": "object"}
     root.pop("nullable", None)  # arguments are always an object
     reader = _Reader(root, text)
-    if is_odd:
-        reader.drop((), "type")
+    if has_unknown_type:
+        reader.note_dropped((), "type")
     try:
         parameters = reader.read()
         check_parameters(parameters)
@@ -123,15 +120,15 @@ _TYPE_NAMES: Final[Mapping[str, str]] = {
     "dict": "object",
     "map": "object",
 }
-"""Names of types, in lower case, as other languages and interfaces have them."""
+"""JSON Schema's types by their names in other languages and interfaces, in lower case."""
 
 
-def _types(value: Any) -> list[str]:
-    """Return the types that a ``type`` names; none if one of them is unknown."""
+def _parse_types(value: Any) -> list[str]:
+    """Return the types in the value of ``type``, empty if one of them is unknown."""
     names = value if isinstance(value, list) else [value]
-    found = [_TYPE_NAMES.get(name.lower()) for name in names if isinstance(name, str)]
-    known = [name for name in found if name is not None]
-    return list(dict.fromkeys(known)) if len(known) == len(names) else []
+    types = [_TYPE_NAMES.get(name.lower()) for name in names if isinstance(name, str)]
+    known_types = [name for name in types if name is not None]
+    return list(dict.fromkeys(known_types)) if len(known_types) == len(names) else []
 
 
 # --- keywords -----------------------------------------------------------------------------------
@@ -153,8 +150,8 @@ def _is_count(value: Any) -> bool:
     return _is_number(value) and value >= 0 and value == int(value)
 
 
-def _is_names(value: Any) -> bool:
-    """Return whether it is a list of names, none of them twice."""
+def _is_list_of_names(value: Any) -> bool:
+    """Return whether a value is a list of different texts."""
     return (
         isinstance(value, list)
         and all(isinstance(name, str) for name in value)
@@ -190,60 +187,77 @@ _USABLE: Final[Mapping[str, Callable[[Any], bool]]] = {
     "multipleOf": lambda value: _is_number(value) and value > 0,
     "enum": lambda value: isinstance(value, list) and bool(value),
     "examples": lambda value: isinstance(value, list),
-    "required": _is_names,
+    "required": _is_list_of_names,
     "dependentRequired": lambda value: (
-        isinstance(value, dict) and all(map(_is_names, value.values()))
+        isinstance(value, dict) and all(map(_is_list_of_names, value.values()))
     ),
     "pattern": _is_pattern,
-    "type": lambda value: bool(_types(value)),
+    "type": lambda value: bool(_parse_types(value)),
 }
-"""Keywords of JSON Schema 2020-12, each with a check of its value."""
+"""Keywords of JSON Schema 2020-12, each with a function that tells if a value is usable."""
 
 _FOR_VALIDATORS: Final = ("$schema", "$vocabulary", "$recursiveAnchor", "additionalItems")
-"""Keywords that mean nothing once a schema is read; the last counts only beside a list."""
+"""Keywords that are removed. ``additionalItems`` only has a meaning beside a list of ``items``, and
+that is converted before."""
 
 _COMPANIONS: Final = {
     "properties": "additionalProperties",
     "patternProperties": "additionalProperties",
     "prefixItems": "items",
 }
-"""Keywords with the one that holds for what they do not name."""
+"""Keywords, each with the keyword that applies to all other properties or items.
+
+If the first is dropped, the second would apply to too many, so it is dropped too.
+"""
 
 _MAX_REFERENCES: Final = 500
-"""Definitions that are copied from unusual places; documents of OpenAPI have some hundreds."""
+"""Definitions that are copied from other places than ``$defs``. Documents of OpenAPI have some
+hundreds."""
 
 
 _MAX_CYCLES: Final = 20
-"""Circles of references that are broken, each at the cost of another look at the whole schema."""
+"""Cycles of references that are broken. Each one costs a walk over the whole schema."""
 
 
 class _Reader:
-    """One schema as it is read. ``root`` is changed in place; ``text`` is its JSON."""
+    """Converts one schema.
+
+    Args:
+        root: the schema, which is changed in place.
+        text: the schema as JSON.
+    """
 
     def __init__(self, root: dict[str, Any], text: str) -> None:
         self.dropped: dict[str, None] = {}
+        """JSON pointers to the dropped keywords, in order."""
         self._root = root
         self._has_name_patterns = '"patternProperties"' in text
         self._has_unevaluated = '"unevaluated' in text
         self._ids: dict[str, Path] = {}
-        self._narrowing_places: dict[Path, None] = {}
+        """Paths of subschemas by their ids."""
+        self._narrowing_paths: dict[Path, None] = {}
+        """Paths of ``not``, ``if`` and ``oneOf`` that contain a dropped keyword."""
 
     def read(self) -> dict[str, Any]:
-        """Return the schema as it was meant. Raises ToolDefinitionError."""
+        """Return the converted schema.
+
+        Raises:
+            ToolDefinitionError: it has too many endless references.
+        """
         self._read_node(self._root, ())
         self._resolve_references()
-        for path in self._narrowing_places:
+        for path in self._narrowing_paths:
             self._loosen(path)
         self._drop_cycles()
         if self.dropped and self._has_unevaluated:
             self._drop_unevaluated()
         return self._root
 
-    def drop(self, path: Path, keyword: str | int) -> None:
-        """Note that a keyword at this place was dropped."""
+    def note_dropped(self, path: Path, keyword: str | int) -> None:
+        """Note that a keyword of the subschema at ``path`` was dropped."""
         self.dropped[to_pointer((*path, keyword))] = None
-        if (narrowing := _narrowing_path((*path, keyword))) is not None:
-            self._narrowing_places[narrowing] = None
+        if (narrowing := _find_narrowing_path((*path, keyword))) is not None:
+            self._narrowing_paths[narrowing] = None
 
     # --- one node ---
 
@@ -251,30 +265,30 @@ class _Reader:
         self._read_older_drafts(node, path)
         for keyword in [*node]:
             if keyword not in node:
-                continue  # it went with another one
+                continue  # it was dropped together with another keyword
             value = node[keyword]
             if keyword == "required" and value is None:
                 del node[keyword]
             elif keyword in _USABLE and not _USABLE[keyword](value):
                 self._read_unusable(node, path, keyword)
         if "type" in node:
-            kinds = _types(node["type"])
+            kinds = _parse_types(node["type"])
             if not isinstance(node["type"], list) or kinds != node["type"]:
                 node["type"] = kinds[0] if len(kinds) == 1 else kinds
         self._read_members(node, path)
-        self._settle(node, path)
+        self._drop_contradictions(node, path)
         self._read_nullable(node)
 
     def _read_unusable(self, node: dict[str, Any], path: Path, keyword: str) -> None:
-        """Drop a keyword, or what is unusable in it."""
+        """Drop the unusable part of a keyword's value, or the keyword."""
         value = node.pop(keyword)
         if keyword == "required" and isinstance(value, list):
-            names = [name for name in dict.fromkeys(map(_hashable, value)) if name is not None]
+            names = [name for name in dict.fromkeys(map(_to_name, value)) if name is not None]
             node[keyword] = names
             if len(names) == len(value) or all(isinstance(name, str) for name in value):
-                return  # a name stood there twice
+                return  # only repeated names were removed
         elif keyword == "required" and isinstance(value, bool):
-            return  # draft 3: the parent reads it
+            return  # draft 3; `_read_required` of the parent has read it
         elif keyword == "type" and isinstance(value, str) and value.lower() == "any":
             return
         elif keyword in _NUMBERS and isinstance(value, str):
@@ -282,12 +296,13 @@ class _Reader:
             if number is not None and _USABLE[keyword](number):
                 node[keyword] = number
                 return
-        self.drop(path, keyword)
+        self.note_dropped(path, keyword)
         if (companion := _COMPANIONS.get(keyword)) in node:
             del node[str(companion)]
-            self.drop(path, str(companion))
+            self.note_dropped(path, str(companion))
 
     def _read_older_drafts(self, node: dict[str, Any], path: Path) -> None:
+        """Convert keywords of older drafts, up to 2019-09."""
         for keyword in ("$id", "id"):
             if isinstance(node.get(keyword), str) and not (
                 keyword == "id" and not _looks_like_id(node[keyword])
@@ -301,11 +316,11 @@ class _Reader:
             if flag is True and _is_number(node.get(bound)):
                 node[keyword] = node.pop(bound)
         if isinstance(node.get("items"), list):
-            items, further = node.pop("items"), node.pop("additionalItems", None)
+            items, other_items = node.pop("items"), node.pop("additionalItems", None)
             if items:
                 node["prefixItems"] = items
-            if isinstance(further, dict | bool):
-                node["items"] = further
+            if isinstance(other_items, dict | bool):
+                node["items"] = other_items
         if "dependencies" in node:
             self._read_dependencies(node, path)
         if "$recursiveRef" in node:
@@ -314,20 +329,21 @@ class _Reader:
             node.pop(keyword, None)
 
     def _read_dependencies(self, node: dict[str, Any], path: Path) -> None:
-        needs = node.pop("dependencies")
-        if not isinstance(needs, dict):
-            self.drop(path, "dependencies")
+        """Convert draft 7's ``dependencies``."""
+        dependencies = node.pop("dependencies")
+        if not isinstance(dependencies, dict):
+            self.note_dropped(path, "dependencies")
             return
-        for name, need in needs.items():
-            if isinstance(need, list | str):
-                keyword, need = "dependentRequired", [need] if isinstance(need, str) else need
+        for name, value in dependencies.items():
+            if isinstance(value, list | str):
+                keyword, value = "dependentRequired", [value] if isinstance(value, str) else value
             else:
                 keyword = "dependentSchemas"
-            if isinstance(holder := node.setdefault(keyword, {}), dict):
-                holder[name] = need
+            if isinstance(values := node.setdefault(keyword, {}), dict):
+                values[name] = value
 
     def _read_members(self, node: dict[str, Any], path: Path) -> None:
-        """Read the subschemas."""
+        """Convert the subschemas of a node."""
         if "patternProperties" in node:
             self._check_name_patterns(node, path)
         members = node.get("properties")
@@ -347,86 +363,88 @@ class _Reader:
                     value[name] = self._read_child(value[name], (*path, keyword, name))
 
     def _read_child(self, value: Any, path: Path) -> Any:
+        """Return a converted subschema; one that accepts everything if it is unusable."""
         depth = sum(step in _HOLDERS for step in path)
         if not isinstance(value, dict | bool) or depth >= MAX_DEPTH - 2:
-            self.drop(path[:-1], path[-1])
+            self.note_dropped(path[:-1], path[-1])
             return {}
         if isinstance(value, dict):
             self._read_node(value, path)
         return value
 
     def _read_required(self, node: dict[str, Any], members: dict[str, Any], path: Path) -> None:
-        """Read what members say of being required themselves, as draft 3 has it."""
+        """Convert ``required`` of draft 3, and one that was written inside ``properties``."""
         names = members.get("required")
-        needed = [*names] if isinstance(names, list) and _is_names(names) else []
-        if needed:  # it stands one level too deep
+        required = [*names] if isinstance(names, list) and _is_list_of_names(names) else []
+        if required:  # the author wrote it one level too deep
             del members["required"]
-            self.drop((*path, "properties"), "required")
-        needed += [
+            self.note_dropped((*path, "properties"), "required")
+        required += [
             name
             for name, member in members.items()
             if isinstance(member, dict) and member.get("required") is True
         ]
-        if needed:
+        if required:
             listed = node.get("required")
             listed = listed if isinstance(listed, list) else []
-            node["required"] = [*dict.fromkeys([*listed, *needed])]
+            node["required"] = [*dict.fromkeys([*listed, *required])]
 
     def _check_name_patterns(self, node: dict[str, Any], path: Path) -> None:
+        """Drop unusable patterns of ``patternProperties``."""
         patterns = node["patternProperties"]
         for pattern in [name for name in patterns if not _is_pattern(name)]:
             del patterns[pattern]
-            self.drop((*path, "patternProperties"), pattern)
+            self.note_dropped((*path, "patternProperties"), pattern)
             if "additionalProperties" in node:
                 del node["additionalProperties"]
-                self.drop(path, "additionalProperties")
+                self.note_dropped(path, "additionalProperties")
 
-    def _settle(self, node: dict[str, Any], path: Path) -> None:
-        """Drop keywords that nothing fits beside another one."""
-        members, needed = node.get("properties", {}), node.get("required", [])
+    def _drop_contradictions(self, node: dict[str, Any], path: Path) -> None:
+        """Drop keywords that together with another keyword accept no value."""
+        members, required = node.get("properties", {}), node.get("required", [])
         is_closed = node.get("additionalProperties") is False and not node.get("patternProperties")
         if is_closed and not {"allOf", "$ref"} & node.keys():
-            possible = [name for name in needed if name in members]
-            if len(possible) < len(needed):
+            possible = [name for name in required if name in members]
+            if len(possible) < len(required):
                 node["required"] = possible
-                self.drop(path, "required")
+                self.note_dropped(path, "required")
         if "unevaluatedProperties" in node and self._has_name_patterns:
-            del node["unevaluatedProperties"]  # jsonschema's own matching of both is slow
-            self.drop(path, "unevaluatedProperties")
-        kinds, values = _types(node.get("type")), node.get("enum")
+            del node["unevaluatedProperties"]  # jsonschema checks both together very slowly
+            self.note_dropped(path, "unevaluatedProperties")
+        kinds, values = _parse_types(node.get("type")), node.get("enum")
         is_branch = not path or (len(path) > 1 and path[-2] in SCHEMA_LIST)
         if is_branch or not kinds or not values:
             return
         if not any(_has_type(value, kinds) for value in values):
             del node["type"]
-            self.drop(path, "type")
+            self.note_dropped(path, "type")
 
     def _read_nullable(self, node: dict[str, Any]) -> None:
-        """Read OpenAPI's ``nullable``, which says that null is allowed, too."""
+        """Convert OpenAPI's ``nullable``, which allows null too."""
         if node.pop("nullable", False) is not True:
             return
         if "const" in node:
             node["enum"] = [node.pop("const"), None]
         elif "enum" in node and None not in node["enum"]:
             node["enum"] = [*node["enum"], None]
-        if kinds := _types(node.get("type")):
+        if kinds := _parse_types(node.get("type")):
             node["type"] = [*dict.fromkeys([*kinds, "null"])]
         for keyword in ("anyOf", "oneOf"):
             if keyword in node:
                 node[keyword] = [*node[keyword], {"type": "null"}]
         if "$ref" in node or "allOf" in node:
             parts = {name: node.pop(name) for name in ("$ref", "allOf") if name in node}
-            ways: list[Any] = [parts, {"type": "null"}]
+            alternatives: list[Any] = [parts, {"type": "null"}]
             if "anyOf" in node:
-                node["allOf"] = [{"anyOf": ways}]
+                node["allOf"] = [{"anyOf": alternatives}]
             else:
-                node["anyOf"] = ways
+                node["anyOf"] = alternatives
 
     # --- references ---
 
     def _resolve_references(self) -> None:
-        """Make each reference one to a subschema, or drop it."""
-        named, places = find_anchors(self._root), dict(walk(self._root))
+        """Let each reference point to a subschema, or drop it."""
+        anchors, places = find_anchors(self._root), dict(walk(self._root))
         pending = list(places.items())
         copied: dict[Path, str] = {}
         while pending:
@@ -435,18 +453,21 @@ class _Reader:
                 if not isinstance(node, dict) or keyword not in node:
                     continue
                 try:
-                    target, schema = resolve(self._root, self._local(node[keyword]), named)
+                    target, schema = resolve(
+                        self._root, self._to_local_reference(node[keyword]), anchors
+                    )
                 except ToolDefinitionError:
                     schema = None
                 if not isinstance(schema, dict | bool) or len(copied) > _MAX_REFERENCES:
                     del node[keyword]
-                    self.drop(path, keyword)
+                    self.note_dropped(path, keyword)
                 elif target in places:
-                    if node[keyword] != (local := self._local(node[keyword])):
+                    local = self._to_local_reference(node[keyword])
+                    if node[keyword] != local:
                         node[keyword] = local
-                else:  # it stands where no schema does, such as in OpenAPI's components
+                else:  # the target is not in a subschema, such as in OpenAPI's components
                     if target not in copied:
-                        copied[target] = name = self._free_name(str(target[-1]))
+                        copied[target] = name = self._find_free_name(str(target[-1]))
                         place: Path = ("$defs", name)
                         self._root.setdefault("$defs", {})[name] = self._read_child(schema, place)
                         copy = self._root["$defs"][name]
@@ -455,8 +476,8 @@ class _Reader:
                         pending += below
                     node[keyword] = f"#/$defs/{to_pointer((copied[target],))[1:]}"
 
-    def _local(self, reference: str) -> str:
-        """Return a reference by an ``$id`` as one from the root."""
+    def _to_local_reference(self, reference: str) -> str:
+        """Return a reference to an ``$id`` as a JSON pointer from the root."""
         base, mark, rest = reference.partition("#")
         if base in self._ids or reference in self._ids:
             path = self._ids[reference if reference in self._ids else base]
@@ -464,23 +485,25 @@ class _Reader:
         return reference
 
     def _drop_unevaluated(self) -> None:
-        """Drop what holds for members that no keyword names: one of these was dropped."""
+        """Drop ``unevaluated…``, which would apply to the members of dropped keywords."""
         for path, node in [*walk(self._root)]:
             for keyword in ("unevaluatedProperties", "unevaluatedItems"):
                 if isinstance(node, dict) and keyword in node:
                     del node[keyword]
                     self.dropped[to_pointer((*path, keyword))] = None
 
-    def _free_name(self, name: str) -> str:
+    def _find_free_name(self, name: str) -> str:
+        """Return a name that ``$defs`` does not have."""
         definitions = self._root.get("$defs", {})
         while name in definitions:
             name += "_"
         return name
 
     def _drop_cycles(self) -> None:
-        """Drop the references by which a schema is applied to one value for ever.
+        """Drop references that apply a schema to the same value without end.
 
-        Raises ToolDefinitionError if there are too many.
+        Raises:
+            ToolDefinitionError: there are too many.
         """
         for _ in range(_MAX_CYCLES):
             try:
@@ -492,19 +515,19 @@ class _Reader:
                 for keyword in ("$ref", "$dynamicRef"):
                     if keyword in nodes[place]:
                         del nodes[place][keyword]
-                        self.drop(place, keyword)
-                        if (narrowing := _narrowing_path((*place, keyword))) is not None:
+                        self.note_dropped(place, keyword)
+                        if (narrowing := _find_narrowing_path((*place, keyword))) is not None:
                             self._loosen(narrowing)
             else:
                 return
         raise ToolDefinitionError("the schema refers to itself without end in many places")
 
-    # --- dropping what a dropped keyword would narrow ---
+    # --- keywords that a dropped keyword makes stricter ---
 
     def _loosen(self, path: Path) -> None:
-        """Drop the ``not`` or ``if`` at this place, and make a ``oneOf`` an ``anyOf``.
+        """Drop a ``not`` or ``if``, or change a ``oneOf`` to an ``anyOf``.
 
-        What stands in them takes more now, so they would take less.
+        A dropped keyword makes their subschemas accept more, so they would accept less.
         """
         *above, keyword = path
         node: Any = self._root
@@ -513,7 +536,7 @@ class _Reader:
                 node = node[step]
             value = node.pop(keyword)
         except (KeyError, IndexError, TypeError, AttributeError):
-            return  # what is around it was dropped as well
+            return  # a subschema around it was dropped too
         if keyword == "oneOf":
             if "anyOf" in node:
                 node["allOf"] = [*node.get("allOf", ()), {"anyOf": value}]
@@ -531,18 +554,18 @@ _NUMBERS: Final = frozenset(
 ) | {"multipleOf"}
 
 
-def _narrowing_path(path: Path) -> Path | None:
+def _find_narrowing_path(path: Path) -> Path | None:
     """Return the path of the first ``not``, ``if`` or ``oneOf`` above a path's end."""
-    for index, keyword in _keywords(path):
+    for index, keyword in _iter_keywords(path):
         if keyword in ("not", "if", "oneOf") and index < len(path) - 1:
             return path[: index + 1]
     return None
 
 
-def _keywords(path: Path) -> Iterator[tuple[int, str | int]]:
-    """Yield the steps of a path that are keywords, with their indexes.
+def _iter_keywords(path: Path) -> Iterator[tuple[int, str | int]]:
+    """Yield the keywords of a path with their indexes.
 
-    Steps that are names or numbers of parts are left out.
+    Names and numbers of members are left out.
     """
     index = 0
     while index < len(path):
@@ -550,12 +573,15 @@ def _keywords(path: Path) -> Iterator[tuple[int, str | int]]:
         index += 1 if path[index] in ONE_SCHEMA else 2
 
 
-def _hashable(value: Any) -> str | None:
+def _to_name(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
 def _looks_like_id(value: str) -> bool:
-    """Return whether draft 4's ``id`` names the schema: a word alone may be anything."""
+    """Return whether an ``id`` is a keyword of draft 4.
+
+    A single word may have another meaning.
+    """
     return "#" in value or ":" in value
 
 

@@ -22,7 +22,7 @@ from mlx_tools.gateway.client_tools import (
 )
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.messages import ToolSpec
-from mlx_tools.schema import lenient_parameters
+from mlx_tools.schema import read_lenient_schema
 from tests.faulty_schemas import mutants
 from tests.gateway.conftest import chat, respond, write_message
 from tests.gateway.test_told_stays import SlippingModel
@@ -178,7 +178,7 @@ def test_of_faulty_schemas_none_loses_its_request_or_touches_another_tool(
         named = response.headers["x-mlx-tools-left-out"]
         for number, schema in schemas.items():
             is_named = f"odd_{number}.parameters" in named
-            assert is_named == bool(lenient_parameters(schema).dropped), schema
+            assert is_named == bool(read_lenient_schema(schema).dropped), schema
         assert f"\n{line}\n" in one.backend.prompts[-1]
 
 

@@ -17,7 +17,7 @@ from mlx_tools.gateway.exchange import LARGE, left_out_headers, read_json
 from mlx_tools.gateway.responses import read_responses
 from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt import build_catalog
-from mlx_tools.schema import lenient_parameters
+from mlx_tools.schema import read_lenient_schema
 from mlx_tools.transcript import (
     ObservationRecord,
 )
@@ -273,9 +273,9 @@ def odd_tools(count: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("make", "read"),
     [
-        (schema_of_references, lambda schema: lenient_parameters(schema)),
-        (schema_of_circles, lambda schema: lenient_parameters(schema)),
-        (schema_of_faults, lambda schema: lenient_parameters(schema)),
+        (schema_of_references, lambda schema: read_lenient_schema(schema)),
+        (schema_of_circles, lambda schema: read_lenient_schema(schema)),
+        (schema_of_faults, lambda schema: read_lenient_schema(schema)),
         (items_of, lambda body: read_responses(body, new_id=lambda: "x", now=lambda: 0.0)),
         (odd_tools, lambda body: read_responses(body, new_id=lambda: "x", now=lambda: 0.0)),
     ],

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.schema import check_parameters, fits, lenient_parameters, sample_arguments
+from mlx_tools.schema import check_parameters, fits, read_lenient_schema, sample_arguments
 from tests.faulty_schemas import mutants, real_schemas
 from tests.prompt.conversations import WORDS
 from tests.tables import table
@@ -73,7 +73,7 @@ def test_a_habit_of_another_draft_is_read_as_meant_and_nothing_is_dropped(
         "definitions": {"X": {"type": "string"}},
         "components": {"schemas": {"Y": {"type": "Integer"}}},
     }
-    read = lenient_parameters(schema)
+    read = read_lenient_schema(schema)
     check_parameters(read.parameters)
     assert read.parameters["properties"]["x"] == meant
     assert read.dropped == ()
@@ -81,21 +81,21 @@ def test_a_habit_of_another_draft_is_read_as_meant_and_nothing_is_dropped(
 
 def test_a_member_that_says_itself_that_it_is_required_is() -> None:
     members = {"a": {"type": "string", "required": True}, "b": {"required": False}}
-    read = lenient_parameters({"properties": members, "required": ["b"]})
+    read = read_lenient_schema({"properties": members, "required": ["b"]})
     assert read.parameters["required"] == ["b", "a"]
     assert read.dropped == ()
 
 
 def test_null_is_no_schema_at_all_and_a_text_may_hold_one() -> None:
     nothing = {"type": "object", "properties": {}}
-    assert lenient_parameters(None).parameters == nothing
-    assert lenient_parameters({}).parameters == nothing
-    assert lenient_parameters('{"properties": {"a": {}}}').parameters["properties"] == {"a": {}}
+    assert read_lenient_schema(None).parameters == nothing
+    assert read_lenient_schema({}).parameters == nothing
+    assert read_lenient_schema('{"properties": {"a": {}}}').parameters["properties"] == {"a": {}}
 
 
 def test_a_sound_schema_stays_as_it_is() -> None:
     for schema in real_schemas():
-        read = lenient_parameters(schema)
+        read = read_lenient_schema(schema)
         assert read.dropped == ()
         expected = {key: value for key, value in schema.items() if key != "$schema"}
         assert {"properties": {}, **expected} == read.parameters
@@ -137,7 +137,7 @@ def test_what_is_no_schema_is_dropped_keyword_by_keyword(
     member: Any, left: Any, dropped: list[str]
 ) -> None:
     good = {"type": "integer", "minimum": 1}
-    read = lenient_parameters({"properties": {"x": member, "y": good}})
+    read = read_lenient_schema({"properties": {"x": member, "y": good}})
     check_parameters(read.parameters)
     assert read.parameters["properties"] == {"x": left, "y": good}
     assert list(read.dropped) == [f"/properties/x{pointer}" for pointer in dropped]
@@ -156,7 +156,7 @@ def test_what_is_no_schema_is_dropped_keyword_by_keyword(
     ],
 )
 def test_what_can_be_no_schema_of_arguments_takes_any_object(schema: Any, dropped: Any) -> None:
-    read = lenient_parameters(schema)
+    read = read_lenient_schema(schema)
     assert read.parameters == {"type": "object", "properties": {}}
     assert list(read.dropped) == dropped
 
@@ -165,7 +165,7 @@ def test_what_is_nested_too_deeply_takes_anything_there() -> None:
     schema: Any = {"type": "string"}
     for _ in range(200):
         schema = {"properties": {"a": schema}}
-    read = lenient_parameters(schema)
+    read = read_lenient_schema(schema)
     check_parameters(read.parameters)
     assert len(read.dropped) == 1
     assert read.dropped[0].startswith("/properties/a/properties/a/")
@@ -181,7 +181,7 @@ def test_mutations_of_real_schemas_are_usable_and_none_takes_less_than_its_origi
     quiet = 0
     for original, schema in mutants(count):
         before = json.dumps(schema)
-        read = lenient_parameters(schema)
+        read = read_lenient_schema(schema)
         assert json.dumps(schema) == before
         check_parameters(read.parameters)
         quiet += not read.dropped
