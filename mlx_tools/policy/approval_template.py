@@ -1,12 +1,15 @@
-"""Approval templates: approvals given in advance for calls of one shape. Pure.
+"""Approval templates: approvals in advance for calls of one shape. Pure.
 
-A template names the tool as it was when the template was made. It has a pattern for each argument,
-so a call with one more argument, or with one less, has another shape. A pattern is the value
-itself, a text with ``*``, ``?`` or ``[…]`` in it, a list or an object of patterns, or ``*`` alone,
-which matches any value. It is matched against the whole value, never against a part of it. A path
-is matched as the tool resolved it, below one of the template's folders.
+A template has the digest of a tool's definition, and a pattern for each argument. A call with more
+or fewer arguments does not match. A pattern is one of these:
 
-A call that does not match, for any reason, is asked about as if there were no template.
+- the value itself,
+- a text with ``*``, ``?`` or ``[…]``,
+- a list or an object of patterns,
+- ``*`` alone, which matches any value.
+
+A pattern must match the whole value. A path is compared in its resolved form, below one of the
+template's folders. A call that does not match needs an approval as if there were no template.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ from mlx_tools.messages import ToolSpec
 from mlx_tools.policy.text_patterns import ANY, UPWARD_PARTS, fits_path, fits_text
 
 _MAX_CLOCK_ERROR: Final = timedelta(minutes=5)
-"""Time by which a clock may be behind ``made_at``: more than NTP corrects, less than a person sets
-back to use an old template."""
+"""The time by which a clock may be behind ``made_at``. NTP corrects less. A person who wants to use
+an expired template would set the clock back by more."""
 
 
 class CallContext(Struct, frozen=True, kw_only=True):
@@ -31,7 +34,7 @@ class CallContext(Struct, frozen=True, kw_only=True):
 
     spec: ToolSpec
     pinned: str | None
-    """The schema that the tool's source was pinned to, if it comes from elsewhere."""
+    """The schema that was pinned for a tool from an external source."""
     arguments: Mapping[str, Any]
     """The validated arguments."""
     paths: Mapping[str, str]
@@ -54,9 +57,9 @@ class ApprovalTemplate(Struct, frozen=True, kw_only=True):
     arguments: Mapping[str, Any]
     """A pattern for each argument."""
     roots: tuple[str, ...] = ()
-    """Folders that hold every path of the call and every folder of the run.
+    """Folders that must contain every path of the call and every folder of the run.
 
-    Without any, the template covers no path, and it does not limit the folders of the run.
+    Without folders, the template covers no path, and does not limit the folders of the run.
     """
     nested: bool = False
     """True if the template also covers calls of runs within a tool call."""
@@ -65,7 +68,7 @@ class ApprovalTemplate(Struct, frozen=True, kw_only=True):
     expires_at: str = ""
     """The time at which the template ends (ISO 8601, UTC)."""
     seal: str = ""
-    """The keyed digest that shows that nobody changed the template."""
+    """The keyed digest that shows that the template was not changed."""
 
     def covers(self, call: CallContext) -> bool:
         """Return whether the template approves a call."""
@@ -84,9 +87,10 @@ class ApprovalTemplate(Struct, frozen=True, kw_only=True):
         )
 
     def holds(self, now: datetime) -> bool:
-        """Return whether the template is valid now.
+        """Return whether the template is valid at a time.
 
-        It is not before ``made_at``, so a clock that was set back makes no expired template valid.
+        It is not valid before ``made_at``. So nobody can set the clock back to use it after it has
+        expired.
         """
         try:
             begin, end = map(datetime.fromisoformat, (self.made_at, self.expires_at))
@@ -107,7 +111,7 @@ class ApprovalTemplate(Struct, frozen=True, kw_only=True):
 
 
 def compute_pin(spec: ToolSpec, pinned: str | None) -> str:
-    """Return a digest that changes with anything that the tool declares or is held to."""
+    """Return a digest of the tool's definition and its pinned schema."""
     return hashlib.sha256(f"{spec.digest()}\n{pinned or ''}".encode()).hexdigest()
 
 

@@ -42,7 +42,7 @@ _MUTATING_OR_NETWORK: Final[Effects] = MUTATING | {"network"}
 _NEEDS_APPROVAL: Final = "needs_approval"
 _ASK_EFFECTS: Final = "ask_effects "
 TEMPLATE: Final = "template "
-"""The beginnings of three rules: the tool's own wish for approval, its effects, a template."""
+"""Beginnings of the names of three rules: the tool asks, its effects ask, a template allows."""
 
 IN_DOUBT: Final = "in_doubt"
 """The rule that asks about a call that was started before and whose end is unknown."""
@@ -168,9 +168,9 @@ def find_denial(policy: Policy, spec: ToolSpec) -> Decision | None:
 
 
 def always_asks(policy: Policy, spec: ToolSpec) -> bool:
-    """Return whether every call to this tool needs approval, however it is written.
+    """Return whether every call to this tool needs approval.
 
-    A tool whose effects depend on its arguments may have calls that need none.
+    If the effects of a tool depend on its arguments, some calls may need none.
     """
     effects = frozenset[Any]() if callable(spec.effects) else spec.effects
     return _find_question(policy, spec, effects) is not None
@@ -187,7 +187,7 @@ def _check_part(policy: Policy, spec: ToolSpec, name: str, effects: Effects) -> 
     grant = f"allow {allowed}"
     if allowed is None:
         preset = PRESETS[policy.preset] if policy.preset is not None else None
-        if preset is None or not preset.names(spec):
+        if preset is None or not preset.has_tool(spec):
             return _deny("default", f"{name} is not among the allowed tools")
         grant = f"preset {preset.name}"
         if beyond := effects - preset.effects:
@@ -206,10 +206,10 @@ def _find_suspicion(
     echoed: bool,
     facts: Facts,
 ) -> Decision | None:
-    """Return the denial or question that this very call raises.
+    """Return the denial or question about a suspicious call, or None.
 
-    Permissions are not looked at here. Such a denial holds even with approval, and no earlier
-    consent answers such a question. None if nothing is wrong with the call.
+    An approval does not change such a denial, and an earlier consent does not answer such a
+    question. Permissions are not checked here.
     """
     network, mutates = "network" in effects, not MUTATING.isdisjoint(effects)
     after_read, read = "allow", f"{name} may use the network, and private data was read before"
@@ -258,10 +258,13 @@ def _find_question(policy: Policy, spec: ToolSpec, effects: Effects) -> Decision
 
 
 def can_be_preapproved(rule: str) -> bool:
-    """Return whether an approval given in advance can answer a question.
+    """Return whether an approval in advance can answer a question.
 
-    It can if the question, told by its rule, is about the effects of the call or is the tool's own
-    wish. It cannot if something is wrong with the call itself.
+    It can if the tool or the effects of the call raise the question. It cannot if something is
+    suspicious in the call itself.
+
+    Args:
+        rule: the rule of the question.
     """
     return rule == _NEEDS_APPROVAL or rule.startswith(_ASK_EFFECTS)
 
@@ -269,7 +272,7 @@ def can_be_preapproved(rule: str) -> bool:
 def _allow(policy: Policy, spec: ToolSpec, grant: str, effects: Effects) -> Decision:
     """Return the decision on an allowed call.
 
-    If its effects usually ask, the reason says why this call is not asked about.
+    If its effects usually need an approval, the reason says why this call needs none.
     """
     name = spec.name
     asking = {*ASK_EFFECTS, *(effect for part in policy.parts for effect in part.ask_effects)}
@@ -323,12 +326,12 @@ def find_exceeded_rate(
 ) -> Decision | None:
     """Return the denial by a rate limit that leaves no room for one more call.
 
-    Of several exceeded rates the one that holds longest is named. None if there is room.
+    If several rates are exceeded, it names the one that lasts longest. None if there is room.
 
     Args:
         policy: the policy with the rates.
         spec: the tool that is called.
-        call_counts: the calls that were let through.
+        call_counts: the allowed calls so far.
         timestamp: the time of the completion with the call (ISO 8601, empty if unknown).
     """
     denials: list[tuple[str, str, FullRate]] = []
@@ -348,7 +351,7 @@ def find_exceeded_rate(
     if not denials:
         return None
     rule, reason, full_rate = max(denials, key=lambda denial: denial[2].available_at or _NEVER)
-    return Decision("deny", rule, f"{reason}; {full_rate.describe_end}", "rate_limited")
+    return Decision("deny", rule, f"{reason}; {full_rate.describe_end()}", "rate_limited")
 
 
 class SecretFinder(Protocol):
@@ -388,12 +391,12 @@ def collect_facts(
     if possible & _MUTATING_OR_NETWORK:
         from mlx_tools.policy import redact  # its table takes a while to read
 
-        look: SecretFinder = redact if finder is None else finder
+        secret_finder: SecretFinder = redact if finder is None else finder
         if "network" in possible:
             texts = (form for text in _iter_texts(arguments) for form in (text, *_undisguise(text)))
-            secrets = {span.kind for text in texts for span in look.find_secrets(text)}
+            secrets = {span.kind for text in texts for span in secret_finder.find_secrets(text)}
         if not MUTATING.isdisjoint(possible):
-            placeholder = any(map(look.holds_placeholder, _iter_texts(arguments)))
+            placeholder = any(map(secret_finder.holds_placeholder, _iter_texts(arguments)))
     return Facts(
         consented=consented,
         secrets=tuple(sorted(secrets)),
@@ -407,8 +410,8 @@ def collect_facts(
 def _iter_texts(arguments: Mapping[str, Any]) -> Iterator[str]:
     """Yield each text in the arguments, then all arguments as one line of JSON.
 
-    Names of arguments are texts too. The line of JSON shows a value next to its name, and the name
-    may be what tells a secret.
+    Names of arguments are texts too. In the line of JSON a value is next to its name, because some
+    secrets are only recognised by a name.
     """
     pending: list[Any] = [arguments]
     while pending:
@@ -442,15 +445,15 @@ are shorter, and joined pieces are up to ten times the text."""
 
 
 def _undisguise(text: str) -> Iterator[str]:
-    """Yield readings of a text that differ from it: what it says without its disguise.
+    """Yield other forms of a text, in which a disguised secret is visible.
 
-    One has wide letters as plain ones and no invisible characters. The other has pieces that blanks
-    divide put together again.
+    The first has plain letters in place of wide ones, and no invisible characters. The second has
+    the pieces between blanks joined.
     """
     plain = text
     if not text.isascii():
-        # NFKC turns wide and mathematical letters into plain ones; category Cf are the invisible
-        # ones.
+        # NFKC converts wide and mathematical letters to plain ones. Invisible characters have the
+        # category Cf.
         normalized = unicodedata.normalize("NFKC", text)
         plain = "".join(char for char in normalized if unicodedata.category(char) != "Cf")
     if plain != text:
@@ -471,10 +474,10 @@ def _undisguise(text: str) -> Iterator[str]:
         yield "\n\n".join(long_enough)
 
 
-# --- seals: keyed digests, which show that a record is as it was written --------------------------
+# --- seals: keyed digests, which show that a record was not changed -------------------------------
 #
-# The key is kept outside the transcript, so nobody who can only write transcripts can forge an
-# approval, or give a session another policy.
+# The key is stored outside of the transcript. So a program that can only write transcripts cannot
+# forge an approval, or give a session another policy.
 
 _sorted: Final = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
 
@@ -486,9 +489,9 @@ def seal(
 ) -> str:
     """Return the keyed digest of a record as 64 hexadecimal digits.
 
-    The record's own ``seal`` is left out. The kind is part of the digest, so a seal of one kind of
-    record is no seal of another: a denial cannot become an approval, nor an approval of one call
-    one for the session.
+    The record's own ``seal`` is left out. The kind is part of the digest, so a seal is not valid
+    for another kind of record. A denial cannot become an approval, and the approval of one call
+    cannot become one for the session.
 
     Args:
         secret: the key, kept outside the transcript.

@@ -3,16 +3,16 @@
 `mlx_tools.policy.decision` applies them to calls. A policy names tools by patterns: an exact name,
 a glob, or a plugin.
 
-    calculator            this tool and no other
+    calculator            this tool only
     notes_*               a glob: it contains ``*``, ``?`` or ``[``
     plugin:weather        every tool of the plugin ``weather``
-    plugin:weather/get_*  of that plugin, the tools that match
+    plugin:weather/get_*  the tools of that plugin that match
 
-An alias of a tool (`mlx_tools.messages.ALIASES`) means the tool. No pattern gains a ``*`` that
-nobody wrote. Patterns are case-sensitive.
+An alias of a tool (`mlx_tools.messages.ALIASES`) means the tool. No ``*`` is added to a pattern.
+Patterns are case-sensitive.
 
-Pure: the time, and the times of earlier calls, come from records. A call counts as made within
-every window if its time is unknown or in the future (a clock was set back).
+Pure: the time, and the times of earlier calls, come from records. If the time of a call is unknown
+or in the future (a clock was set back), the call counts in every window of a rate.
 """
 
 from __future__ import annotations
@@ -69,8 +69,12 @@ def is_glob(text: str) -> bool:
 def check_patterns(patterns: object, field: str) -> tuple[str, ...]:
     """Return the patterns as a tuple.
 
+    Args:
+        patterns: the value to check.
+        field: the name of the setting, for the message.
+
     Raises:
-        UsageError: a pattern could never match. ``field`` names the setting in the message.
+        UsageError: it is not a list, or a pattern could never match.
     """
     if isinstance(patterns, str) or not isinstance(patterns, Sequence):
         raise UsageError(f"{field}: expected a list of tool names, not {for_message(patterns)}")
@@ -84,7 +88,10 @@ def check_patterns(patterns: object, field: str) -> tuple[str, ...]:
 
 
 def first_match(patterns: Sequence[str], spec: ToolSpec) -> str | None:
-    """Return the first pattern that matches the tool, an exact name before all others."""
+    """Return the first pattern that matches a tool, or None.
+
+    The exact name of the tool comes before all other patterns.
+    """
     if spec.name in patterns:
         return spec.name
     return next((pattern for pattern in patterns if matches(pattern, spec)), None)
@@ -118,14 +125,15 @@ DEEP: Final = "**"
 def match_path_parts(
     parts: Iterable[str], pattern: Sequence[str], fits: Callable[[str, str], bool] = fnmatchcase
 ) -> set[int]:
-    """Return how many parts of the pattern the names of a path may have matched.
+    """Return the numbers of parts of a pattern that a path may have matched.
 
-    All ways to read `DEEP` are followed at once, so no pattern takes more than linear time.
+    `DEEP` may match several numbers of folders. All of these are followed at once, so the time is
+    linear in the path and in the pattern.
 
     Args:
-        parts: the names of the path.
-        pattern: the pattern, part by part.
-        fits: tells whether a name matches a part of the pattern.
+        parts: the names in the path.
+        pattern: the parts of the pattern.
+        fits: returns whether a name matches a part of the pattern.
     """
 
     def expand_deep(places: Iterable[int]) -> set[int]:
@@ -152,7 +160,7 @@ def _matches_glob(pattern: str, text: str) -> bool:
 
 _DAY: Final = 86_400.0
 MIN_OBSERVATION_CHARS: Final = 100
-"""The fewest characters of an observation: an error and the notice of a cut still fit."""
+"""The lowest limit for observations. An error and the notice about a cut still fit."""
 
 _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "max_iterations": (1, 1_000),
@@ -167,20 +175,21 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "max_calls_per_turn": (1, 10_000),
     "parallel": (1, 4),
 }
-"""The lowest and highest value of each limit. The lowest still lets a run do something; the highest
-catches typing errors and wrong units, such as milliseconds for seconds."""
+"""The lowest and highest value of each limit. A run can still work with the lowest. The highest
+catches typing errors and wrong units, such as milliseconds in place of seconds."""
 
 _FOLLOW_MODEL: Final = frozenset(("max_tokens", "max_observation_chars"))
 """Limits that may be None: their value depends on the model."""
 
 MIN_CHARS_PER_TOKEN: Final = 3
-"""Characters of a token, a low estimate: code and languages other than English have about three."""
+"""Characters of a token, as a low estimate. Code and other languages than English have about
+three."""
 _MAX_TOKENS: Final = 16_384
 """Tokens of a completion in any context: some 1,500 lines of code."""
 _UNKNOWN_TOKENS: Final = 8_192
 """Tokens of a completion if the context's size is unknown: half of the usual 16,384 or more."""
 _WEAK_TOKENS: Final = 512
-"""Tokens of a completion of a weak model: it writes one line, or rambles."""
+"""Tokens of a completion of a weak model. It writes one line, or does not stop."""
 _UNKNOWN_CHARS: Final = 8_000
 """Characters of an observation if the context's size is unknown: a third of 8,192 tokens."""
 _OBSERVATION_CHARS: Final = (4_000, 32_000)
@@ -199,7 +208,7 @@ class Limits:
     """
 
     max_iterations: int = 24
-    """Completions of one question; then the model is told to finish."""
+    """Completions of one question. After these the model is told to finish."""
     max_format_errors: int = 2
     """Unreadable completions in a row before the run stops."""
     total_timeout: float = 1_800.0
@@ -207,17 +216,17 @@ class Limits:
     completion_timeout: float = 900.0
     """Seconds for one completion: 16,384 tokens at 18 a second, which a slow machine writes."""
     idle_timeout: float = 60.0
-    """Seconds without a byte from the server before a completion is given up."""
+    """Seconds without a byte from the server before a completion fails."""
     tool_timeout: float = 30.0
     """Seconds for one call, unless the tool declares a shorter time."""
     max_tokens: int | None = None
     """Tokens of one completion. None follows the model (`for_model`)."""
     max_argument_bytes: int = 1_000_000
-    """Bytes of one call's arguments as JSON: a file of 16,384 tokens fits many times."""
+    """Bytes of one call's arguments as JSON. A file of 16,384 tokens is far below it."""
     max_observation_chars: int | None = None
     """Characters of a tool's output that the model sees. None follows the model (`for_model`)."""
     max_calls_per_turn: int = 16
-    """Calls of one completion that run. Any further one gets an observation that says so."""
+    """Calls of one completion that run. The model is told about each further one."""
     parallel: int = 4
     """Calls that run at the same time, at most 4."""
 
@@ -245,7 +254,7 @@ class Limits:
             default_tokens = _UNKNOWN_TOKENS if context is None else min(_MAX_TOKENS, context)
             tokens = min(default_tokens, _WEAK_TOKENS) if weak else default_tokens
         if chars is None:
-            # An eighth: a turn's prompt, a few observations and the answer fit in one context.
+            # An eighth, so that the prompt, a few observations and the answer fit into the context.
             eighth = _UNKNOWN_CHARS if context is None else context // 8 * MIN_CHARS_PER_TOKEN
             lowest, highest = _OBSERVATION_CHARS
             chars = max(lowest, min(eighth, highest))
@@ -256,10 +265,10 @@ class Limits:
             value = getattr(self, name)
             if value is None and name in _FOLLOW_MODEL:
                 continue
-            seconds = name.endswith("_timeout")
-            sound = isinstance(value, int | float if seconds else int)
-            if not sound or isinstance(value, bool) or not lowest <= value <= highest:
-                unit = "seconds" if seconds else "a whole number"
+            is_time = name.endswith("_timeout")
+            has_type = isinstance(value, int | float if is_time else int)
+            if not has_type or isinstance(value, bool) or not lowest <= value <= highest:
+                unit = "seconds" if is_time else "a whole number"
                 raise UsageError(
                     f"limits.{name}: {for_message(value, 60)} is not allowed",
                     hint=f"{unit}, from {lowest:g} to {highest:.0f}",
@@ -271,9 +280,8 @@ class Limits:
         A limit that depends on the model counts as higher than any number.
         """
         lower = self.to_json()
-        for name, second_limit in (
-            require_instance("second", second, Limits, "write Limits(…)").to_json().items()
-        ):
+        require_instance("second", second, Limits, "write Limits(…)")
+        for name, second_limit in second.to_json().items():
             if lower[name] is None or (second_limit is not None and second_limit < lower[name]):
                 lower[name] = second_limit
         return Limits(**lower)
@@ -299,7 +307,7 @@ class Limits:
         return cls(**value)
 
 
-# --- rates: so many calls in a window of time that slides along -----------------------------------
+# --- rates: a number of calls in a sliding window of time -----------------------------------------
 
 UNITS: Final[Mapping[str, int]] = MappingProxyType(
     {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
@@ -310,8 +318,8 @@ RATES: Final = f"calls/unit, such as 10/minute (units: {', '.join(UNITS)})"
 _RATE: Final = re.compile(r"([1-9][0-9]{0,5})/([a-z]+)", re.ASCII)
 
 RateCounts = dict[str, tuple[str, str]]
-"""The calls of a session that were let through: for each key the tool, and the time (ISO 8601) of
-the completion with the call."""
+"""The allowed calls of a session by key: the tool, and the time (ISO 8601) of the completion with
+the call."""
 
 
 class Rate(Struct, frozen=True):
@@ -351,8 +359,8 @@ class Rate(Struct, frozen=True):
         counted = [t for t in times if now is None or t is None or now - t < window]
         if len(counted) < self.calls:
             return None
-        # One more is free once all but ``calls - 1`` of these are out of the window. Those whose
-        # time is not known never are.
+        # The next call is possible when all but ``calls - 1`` of these are out of the window. A
+        # call with an unknown time never leaves it.
         leaving = sorted(t for t in counted if t is not None)
         needed = len(counted) - self.calls
         is_known = now is not None and needed < len(leaving)
@@ -367,9 +375,8 @@ class FullRate(Struct, frozen=True):
     available_at: datetime | None
     """The time at which the next call may be made, None if unknown."""
 
-    @property
     def describe_end(self) -> str:
-        """Say in words when the next call may be made; a second is rounded up."""
+        """Return in words when the next call may be made, rounded up to a second."""
         if self.available_at is None:
             return "it is not known when it may be called again"
         whole = self.available_at.replace(microsecond=0)
@@ -402,7 +409,8 @@ def parse_timestamp(timestamp: str) -> datetime | None:
         parsed = parsed.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
-    return parsed if parsed.year < MAXYEAR else None  # a window can be added to it
+    # In the last year a window could not be added to it.
+    return parsed if parsed.year < MAXYEAR else None
 
 
 READ_ONLY: Final = "readonly_"
@@ -418,14 +426,14 @@ BUILTIN: Final = "builtin"
 class Preset(Struct, frozen=True):
     """A named set of tools that a policy can allow, with the effects that it grants.
 
-    Presets are frozen here, so no configuration can change what a name grants. The effects are
-    checked for each call: a ``readonly_`` preset allows a tool that reads or writes, depending on
-    its arguments, only for its reads. A tool of a plugin never matches, whatever its name: the
-    plugin itself declares what its tools do.
+    Presets are constants, so no configuration can change what a name grants. The effects are
+    checked for each call. So a ``readonly_`` preset allows only the reading calls of a tool that
+    reads or writes, depending on its arguments. A tool of a plugin never belongs to a preset,
+    because the plugin itself declares the effects of its tools.
 
-    No preset grants ``execute``. The policy does not hold for what a call executes: it might change
-    the configuration, or start a run under another policy. Such a tool can widen a policy, so it
-    must be allowed by name.
+    No preset grants ``execute``, because the policy does not apply to an executed program. The
+    program could change the configuration, or start a run under another policy. So such a tool must
+    be allowed by name.
     """
 
     name: str
@@ -440,8 +448,8 @@ class Preset(Struct, frozen=True):
                 f"preset {self.name} grants execute, which can widen a policy"
             )
 
-    def names(self, spec: ToolSpec) -> bool:
-        """Return whether the preset contains this tool, whatever its effects."""
+    def has_tool(self, spec: ToolSpec) -> bool:
+        """Return whether this tool belongs to the preset. Its effects are not checked."""
         return spec.name in self.tools and spec.plugin in ("", BUILTIN)
 
 
@@ -475,7 +483,9 @@ _PRESETS: Final = (
         _FILES | {"network"},
     ),
 )
-PRESETS: Final[Mapping[str, Preset]] = MappingProxyType({one.name: one for one in _PRESETS})
+PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
+    {preset.name: preset for preset in _PRESETS}
+)
 
 
 def check_presets(
@@ -491,7 +501,7 @@ def check_presets(
     Args:
         specs: all registered tools, disabled ones too.
         presets: the presets to check.
-        complete: False if a plugin may be missing, and with it tools that a preset names.
+        complete: False if a plugin, and so tools of a preset, may be missing.
 
     Raises:
         ToolDefinitionError: a preset names a tool that is not registered, that belongs to a plugin,
@@ -504,7 +514,7 @@ def check_presets(
                 continue
             if spec is None:
                 raise ToolDefinitionError(f"preset {preset.name}: no tool {name} is registered")
-            if not preset.names(spec):
+            if not preset.has_tool(spec):
                 raise ToolDefinitionError(
                     f"preset {preset.name}: {name} belongs to the plugin {spec.plugin}, "
                     "and a preset's tools are built in"
@@ -518,7 +528,7 @@ def check_presets(
 
 
 ASK_EFFECTS: Final[tuple[Effect, ...]] = ("write", "execute")
-"""Effects that ask a person first by default."""
+"""Effects that need an approval by default."""
 
 ASKABLE: Final[tuple[Effect, ...]] = (*ASK_EFFECTS, "network")
 
@@ -530,7 +540,7 @@ AFTER_READ: Final[tuple[AfterRead, ...]] = get_args(AfterRead)
 _LIST_FIELDS: Final = ("allow", "deny", "ask")
 _SWITCH_FIELDS: Final = ("local_only", "dry_run", "redact", "redact_paths")
 _ALWAYS_IN_JSON: Final = (*_LIST_FIELDS, "preset", "local_only", "dry_run")
-"""Fields that JSON always holds; others only if they differ from their defaults."""
+"""Fields that are always in the JSON. Others are in it if they differ from their defaults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -550,26 +560,26 @@ class Policy:
     ask: Sequence[str] = ()
     """Patterns of allowed tools that need approval."""
     preset: str | None = None
-    """The name of a set of tools that is allowed besides ``allow`` (`PRESETS`)."""
+    """The name of a set of tools that is allowed in addition to ``allow`` (`PRESETS`)."""
     local_only: bool = False
     """Deny every call that may use the network."""
     dry_run: bool = False
-    """Run no call that can change things, may use the network or would have asked."""
+    """Run no call that can change things, may use the network, or needs an approval."""
     rate_limits: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Rates by pattern, as in ``{"notes_*": "100/hour"}``. Each tool that a pattern matches is
-    counted by itself, and every matching rate applies."""
+    """Rates by pattern, such as ``{"notes_*": "100/hour"}``. Each matching tool is counted
+    separately, and every matching rate applies."""
     ask_effects: Sequence[str] = ASK_EFFECTS
-    """Effects (write, execute, network) for which a person is asked, whichever tool has them."""
+    """Effects (write, execute, network) of calls that need an approval."""
     session_rate_limit: str | None = None
     """The rate of all tools together."""
     network_after_read: AfterRead = "allow"
     """The decision on network calls after a private tool has answered."""
     redact: bool = True
-    """Replace secrets in the outputs of tools. It decides about no call."""
+    """Replace secrets in the outputs of tools. It does not change decisions about calls."""
     redact_paths: bool = False
-    """Replace absolute paths in the outputs of tools. It decides about no call."""
+    """Replace absolute paths in the outputs of tools. It does not change decisions about calls."""
     narrowing: tuple[Policy, ...] = ()
-    """Further policies, each of which must also allow a call."""
+    """More policies. Each of them must allow a call too."""
     parts: tuple[Policy, ...] = field(init=False, repr=False, compare=False)
     """This policy and all that narrow it."""
     redacts: bool = field(init=False, repr=False, compare=False)
@@ -614,14 +624,13 @@ class Policy:
             object.__setattr__(self, name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A read-only table cannot be pickled or copied, so a policy is made anew.
+        # A read-only mapping cannot be pickled or copied, so the copy is made from JSON.
         return type(self).from_json, (self.to_json(),)
 
     def intersect(self, second: Policy) -> Policy:
-        """Return the policy that allows a call only if both do.
+        """Return the policy that allows a call only if both policies allow it.
 
-        Use `restriction` to take away one thing and leave the rest, as in
-        ``restriction(local_only=True)``.
+        To forbid one thing only, use `restriction`, such as ``restriction(local_only=True)``.
         """
         require_instance("a narrowing policy", second, Policy, "write Policy(allow=[…])")
         present = {replace(self, narrowing=()), *self.narrowing}
@@ -648,7 +657,7 @@ class Policy:
         """Read a policy that `to_json` wrote.
 
         Raises:
-            UsageError: any part cannot be read. A policy that is only partly read might allow too
+            UsageError: a part of it cannot be read. Without that part, the policy might allow too
                 much.
         """
         if not isinstance(value, Mapping):
@@ -659,15 +668,15 @@ class Policy:
         if isinstance(narrowing, str) or not isinstance(narrowing, Sequence):
             raise UsageError("policy.narrowing: expected a list of policies")
         if any(isinstance(part, Mapping) and part.get("narrowing") for part in narrowing):
-            raise UsageError("policy.narrowing: a policy in this list has none of its own")
+            raise UsageError("policy.narrowing: a policy in this list must have no narrowing")
         return cls(**{**value, "narrowing": tuple(map(cls.from_json, narrowing))})
 
-    @lru_cache(maxsize=64)  # noqa: B019  # of a plain value, which is small
+    @lru_cache(maxsize=64)  # noqa: B019  # policies are small and immutable
     def digest(self) -> str:
         """Return the SHA-256 of the policy in canonical form, 64 hexadecimal digits.
 
-        It changes with anything that may change a decision, the content of the preset included. It
-        does not change with the order or repetition of names.
+        It depends on everything that may change a decision, also on the content of the preset. It
+        does not depend on the order or repetition of names.
         """
         text = json.dumps(self._canonical(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode("ascii")).hexdigest()
@@ -685,15 +694,17 @@ class Policy:
 
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
-    one.name: {} if one.default is MISSING else one.default for one in fields(Policy) if one.init
+    each.name: {} if each.default is MISSING else each.default
+    for each in fields(Policy)
+    if each.init
 }
 
 
 def check_effects(effects: Any) -> tuple[str, ...]:
-    """Return the effects that ask, each once, in the order of `ASKABLE`.
+    """Return the effects of ``ask_effects``, each once, in the order of `ASKABLE`.
 
     Raises:
-        UsageError: an effect is not one of them.
+        UsageError: it is not a list of these effects.
     """
     if isinstance(effects, str) or not isinstance(effects, Collection):
         raise UsageError("policy.ask_effects: expected a list of effects")
@@ -705,5 +716,10 @@ def check_effects(effects: Any) -> tuple[str, ...]:
 
 
 def restriction(allow: Sequence[str] = ("*",), **rules: Any) -> Policy:
-    """Return a policy that only takes away what ``rules`` say (`Policy.intersect`)."""
+    """Return a policy that only forbids something, for `Policy.intersect`.
+
+    Args:
+        allow: patterns of the tools that stay allowed.
+        rules: other fields of the policy.
+    """
     return Policy(allow=allow, **{"redact": False, "ask_effects": (), **rules})

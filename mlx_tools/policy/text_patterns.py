@@ -1,10 +1,13 @@
 """Match texts and paths against patterns that a person wrote. Pure.
 
-A wildcard matches what a person expects at its place, and no more. In a URL each part is matched
-with its own part of the pattern, so ``https://*.example.com/*`` matches no other host. In a mail
-address a wildcard matches no second address. Elsewhere it matches no character that begins another
-part of an address, a list or a command. A pattern of IP addresses, such as ``10.*``, matches no
-names.
+A wildcard matches only what a person expects at its position:
+
+- In a URL each part is matched with the same part of the pattern. So ``https://*.example.com/*``
+  matches no other host.
+- In a mail address a wildcard does not match a second address.
+- In other texts it does not match a character that begins another part of an address, a list or a
+  command.
+- A pattern of IP addresses, such as ``10.*``, does not match names.
 """
 
 from __future__ import annotations
@@ -21,12 +24,12 @@ ANY: Final = "*"
 UPWARD_PARTS: Final = ("", ".", "..")
 """Parts of a path that lead up, or to the same folder."""
 _MAX_DECODINGS: Final = 5
-"""Times that percent signs are decoded, to see the text that a server may come to. A text that
-still changes is refused: servers decode once or twice, so nobody writes it in good faith."""
+"""Times that percent signs are decoded, to see the text that a server may see. A text that still
+changes is refused. Servers decode once or twice, so such a text is an attack."""
 
 _SEPARATORS: Final = frozenset("?#@:,;<>|&$`(){}\"'%!=")
-"""Characters that begin another part of an address, a list or a command. In a text that is no URL a
-wildcard matches none of them."""
+"""Characters that begin another part of an address, a list or a command. Outside of URLs a wildcard
+matches none of them."""
 
 _URL: Final = re.compile(
     r"(?P<scheme>[^:/?#]*)://(?P<authority>[^/?#]*)(?P<path>[^?#]*)"
@@ -48,13 +51,14 @@ _IN_HOST: Final = "[A-Za-z0-9.-]"
 _IN_MAILBOX: Final = "[A-Za-z0-9._+-]"
 _IN_PATH: Final = "[^/]"
 _IN_QUERY: Final = "[^&;#]"
-"""The characters that a wildcard matches in each part, as a class of a regular expression."""
+"""The characters that a wildcard matches in each part, as character classes of regular
+expressions."""
 
 
 def fits_text(pattern: str, text: str) -> bool:
     """Return whether a whole text matches a pattern.
 
-    No wildcard matches a part that goes up, or invisible characters.
+    A wildcard does not match ``..`` in a path, or invisible characters.
     """
     if not is_glob(pattern):
         return text == pattern
@@ -82,10 +86,12 @@ def fits_path(pattern: str, path: str) -> bool:
 
 
 def _is_plain(text: str, *, encoded_text: bool = True) -> bool:
-    """Return whether a text has no invisible characters and does not go up.
+    """Return whether a text has no invisible characters and no ``..`` in a path.
 
-    With ``encoded_text`` this must also be so after decoding it, even more than once, and decoding
-    may bring no new separator.
+    Args:
+        text: the text.
+        encoded_text: decode percent signs first, also repeatedly. The decoded text must have no
+            more separators.
     """
     plain = _decode_percent(text) if encoded_text else text
     if plain is None or not plain.isprintable() or "\\" in plain:
@@ -95,7 +101,10 @@ def _is_plain(text: str, *, encoded_text: bool = True) -> bool:
 
 
 def _decode_percent(text: str) -> str | None:
-    """Decode percent signs until nothing changes. None if there seems to be no end."""
+    """Return the text with percent signs decoded until nothing changes.
+
+    None if it still changes after `_MAX_DECODINGS` times.
+    """
     for _ in range(_MAX_DECODINGS):
         plain = unquote(text)
         if plain == text:
@@ -123,8 +132,8 @@ def _fits_url(pattern: str, text: str) -> bool:
 def _fits_authority(pattern: str, text: str) -> bool:
     """Return whether a host and a port match.
 
-    A user's name only matches without a wildcard: with one, ``https://example.com@evil`` could
-    pass.
+    A user's name matches only a pattern without wildcards. Else ``https://example.com@evil`` could
+    match.
     """
     if not is_glob(pattern):
         return pattern == text
@@ -143,8 +152,8 @@ def _fits_authority(pattern: str, text: str) -> bool:
 def _fits_host(pattern: str, text: str) -> bool:
     """Return whether a host matches.
 
-    A pattern that looks like an IPv4 address matches no names. A ``*`` in it stands for digits, or
-    for the missing numbers: ``10.*`` is 10.0.0.0 to 10.255.255.255.
+    A pattern that looks like an IPv4 address does not match names. A ``*`` in it matches digits, or
+    the missing numbers: ``10.*`` is 10.0.0.0 to 10.255.255.255.
     """
     if not _looks_like_ipv4(pattern):
         return _fits(pattern, text, _IN_HOST)
@@ -169,15 +178,15 @@ def _looks_like_ipv4(pattern: str) -> bool:
     return is_glob(pattern) and numbers and any(map(str.isdigit, plain))
 
 
-def _fits_optional(pattern: str | None, text: str | None, prefix: str = _IN_QUERY) -> bool:
+def _fits_optional(pattern: str | None, text: str | None, char_class: str = _IN_QUERY) -> bool:
     """Return whether an optional part matches, or is missing in both."""
     if pattern is None or text is None:
         return pattern is text
-    return _fits(pattern, text, prefix)
+    return _fits(pattern, text, char_class)
 
 
 def _fits_mail(pattern: str, text: str) -> bool:
-    """Return whether one mail address matches, before and after its only ``@``."""
+    """Return whether a mail address matches, before and after its only ``@``."""
     if pattern.count("@") != 1 or text.count("@") != 1:
         return False
     (mailbox, host), (name, domain) = pattern.split("@"), text.split("@")
@@ -215,17 +224,17 @@ def _fits_in_path(part: str, pattern: str) -> bool:
     return _fits(pattern, part, _IN_PATH) and (part == pattern or part not in UPWARD_PARTS)
 
 
-def _fits(pattern: str, text: str, prefix: str) -> bool:
-    """Match a text with wildcards that match characters of one class only.
+def _fits(pattern: str, text: str, char_class: str) -> bool:
+    """Match a text with wildcards that match only the characters of one class.
 
-    ``?`` is a plain character here: it begins the query of a URL.
+    ``?`` is a plain character here, because it begins the query of a URL.
     """
     if "*" not in pattern and "[" not in pattern:
         return text == pattern
-    first, *rest = (_to_expression(piece, prefix) for piece in pattern.split("*"))
-    # atomic, as in `fnmatch`: what a star has taken is not tried again
-    middle = "".join(f"(?>{prefix}*?{piece})" for piece in rest[:-1])
-    last = f"{prefix}*{rest[-1]}" if rest else ""
+    first, *rest = (_to_expression(piece, char_class) for piece in pattern.split("*"))
+    # Atomic groups, as in `fnmatch`, prevent backtracking into an earlier star.
+    middle = "".join(f"(?>{char_class}*?{piece})" for piece in rest[:-1])
+    last = f"{char_class}*{rest[-1]}" if rest else ""
     try:
         return re.fullmatch(first + middle + last, text, re.ASCII) is not None
     except re.error:  # a class such as [z-a]
@@ -235,20 +244,20 @@ def _fits(pattern: str, text: str, prefix: str) -> bool:
 _CLASS: Final = re.compile(r"\[(!?)([^\[\]]+)\]")
 
 
-def _to_expression(piece: str, prefix: str) -> str:
+def _to_expression(piece: str, char_class: str) -> str:
     """Return a piece of a pattern as a regular expression.
 
-    A class in brackets only matches what other wildcards match here.
+    A class in brackets matches only characters that are also in ``char_class``.
     """
     parts, last = list[str](), 0
     for match in _CLASS.finditer(piece):
         inside = "-".join(map(re.escape, re.split("-+", match[2])))
         negated = "^" if match[1] else ""
-        parts += [re.escape(piece[last : match.start()]), f"(?={prefix})[{negated}{inside}]"]
+        parts += [re.escape(piece[last : match.start()]), f"(?={char_class})[{negated}{inside}]"]
         last = match.end()
     return "".join((*parts, re.escape(piece[last:])))
 
 
 def _remove_classes(pattern: str) -> str:
-    """Return a pattern without its classes: the characters of a class are not literal."""
+    """Return a pattern without its classes in brackets."""
     return _CLASS.sub("", pattern)
