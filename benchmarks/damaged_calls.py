@@ -19,7 +19,7 @@ sys.path[:0] = [str(HERE.parent)]
 
 from mlx_tools.messages import FinalAnswer  # noqa: E402
 from mlx_tools.protocol import read  # noqa: E402
-from scripts.damage_table import STRETCH  # noqa: E402
+from scripts.damage_table import PART  # noqa: E402
 from tests.protocol.test_damage import READ_FILE, counts, damaged, quoted  # noqa: E402
 from tests.protocol.test_dialect_suite import (  # noqa: E402
     all_vectors,
@@ -77,7 +77,7 @@ def main() -> None:
         "innocent": innocent(),
     }
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    STRETCH.main()
+    PART.main()
 
 
 if __name__ == "__main__":

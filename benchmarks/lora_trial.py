@@ -34,7 +34,7 @@ from gateway_load import free_port, process
 from mlx_tools.backends import DEFAULT_MODEL, find_openblas, model_path
 from mlx_tools.messages import json_line
 from mlx_tools.testing import Completion, ScriptedServer
-from scripts.training_table import STRETCH
+from scripts.training_table import PART
 
 RESULTS = Path(__file__).with_suffix(".json")
 TOOLS = "calculator,clock"
@@ -308,7 +308,7 @@ def trial(folder: Path, iters: int) -> None:
         "after": after,
     }
     RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    STRETCH.main()
+    PART.main()
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ from mlx_tools.plugins.mcp.delegation import Delegation  # noqa: E402
 from mlx_tools.plugins.mcp.elicitation import ApprovalText  # noqa: E402
 from mlx_tools.plugins.mcp.mcp_server import McpServer, serve_http  # noqa: E402
 from mlx_tools.tools import ToolContext, ToolError, tool  # noqa: E402
-from scripts.stretch import paragraph  # noqa: E402
+from scripts.generated_part import paragraph  # noqa: E402
 
 SUITE: Final = "@modelcontextprotocol/conformance@0.1.16"
 FIGURES: Final = Path(__file__).with_suffix(".json")

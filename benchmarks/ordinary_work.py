@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
 from mlx_tools.backends import DEFAULT_MODEL, TokenCounter, find_model  # noqa: E402
-from scripts.work_table import STRETCH  # noqa: E402
+from scripts.work_table import PART  # noqa: E402
 from tests.command_line import isolated  # noqa: E402
 from tests.work.doors import check_disk, surroundings, through_ask  # noqa: E402
 from tests.work.model import ScriptedModel  # noqa: E402
@@ -92,7 +92,7 @@ def main() -> None:
     counter = TokenCounter(lambda: folder)
     rows = [measure(task, counter.count) for task in TASKS]
     RESULTS.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    STRETCH.main()
+    PART.main()
 
 
 if __name__ == "__main__":

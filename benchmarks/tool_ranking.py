@@ -42,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent))
 from tool_retrieval import candidates, pool, right
 
-from scripts.stretch import paragraph
+from scripts.generated_part import paragraph
 
 FIGURES = Path(__file__).with_name("tool_ranking.json")
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "tools.md"

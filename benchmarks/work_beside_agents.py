@@ -33,7 +33,7 @@ from tokenizers import Tokenizer
 from coding_agents import AGENTS, Command, Place, make_repository, run_agent  # isort: skip
 from mlx_tools.backends import DEFAULT_MODEL, model_path
 from mlx_tools.testing import Completion, ScriptedServer
-from scripts.agents_table import STRETCH
+from scripts.agents_table import PART
 
 RESULTS = Path(__file__).with_suffix(".json")
 MODEL = "scripted-chatml"
@@ -219,7 +219,7 @@ def main() -> None:
         "tasks": tasks,
     }
     RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    STRETCH.main()
+    PART.main()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from scripts.stretch import ROOT
+from scripts.generated_part import ROOT
 
 
 @dataclass(frozen=True, slots=True)

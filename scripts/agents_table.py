@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from scripts.stretch import ROOT, Stretch, paragraph
+from scripts.generated_part import ROOT, GeneratedPart, paragraph
 
 Cost = dict[str, int]
 
@@ -80,7 +80,7 @@ def shares(tasks: Sequence[dict[str, Any]], agent: str) -> str:
     return f"Ours as a share of {agent}'s: {', '.join(parts)}."
 
 
-STRETCH: Final = Stretch("evaluation.md", "same tasks by other agents", "agents_table.py", table)
+PART: Final = GeneratedPart("evaluation.md", "same tasks by other agents", "agents_table.py", table)
 
 if __name__ == "__main__":
-    STRETCH.main()
+    PART.main()

@@ -26,7 +26,7 @@ from rich.style import Style
 from rich.text import Text
 
 from mlx_tools.testing import Completion, ScriptedServer, answer, call
-from scripts.stretch import ROOT
+from scripts.generated_part import ROOT
 from tests.cli.terminal import Screen, Terminal
 
 FOLDER: Final = ROOT / "docs" / "screens"

@@ -11,7 +11,7 @@ import json
 import textwrap
 from typing import Any, Final
 
-from scripts.stretch import ROOT, Stretch, paragraph
+from scripts.generated_part import ROOT, GeneratedPart, paragraph
 
 Row = dict[str, Any]
 
@@ -81,15 +81,15 @@ def share(rows: list[Row], peer: str) -> str:
     return f"{sum(its)} of {len(its)}"
 
 
-STRETCHES: Final = (
-    Stretch("clients.md", "table of clients", "clients_table.py", clients),
-    Stretch("clients.md", "table of peers", "clients_table.py", peers),
+PARTS: Final = (
+    GeneratedPart("clients.md", "table of clients", "clients_table.py", clients),
+    GeneratedPart("clients.md", "table of peers", "clients_table.py", peers),
 )
 
 
 def write_page() -> None:
-    for stretch in STRETCHES:
-        stretch.main()
+    for part in PARTS:
+        part.main()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from mlx_tools.plugins.command.rules import load_rules
-from scripts.stretch import Stretch
+from scripts.generated_part import GeneratedPart
 
 
 def table() -> str:
@@ -24,7 +24,7 @@ def table() -> str:
     return "\n".join([f"- {alone}", *parts])
 
 
-STRETCH: Final = Stretch("commands.md", "table of programs", "commands_table.py", table)
+PART: Final = GeneratedPart("commands.md", "table of programs", "commands_table.py", table)
 
 if __name__ == "__main__":
-    STRETCH.main()
+    PART.main()

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from scripts.stretch import ROOT, Stretch
+from scripts.generated_part import ROOT, GeneratedPart
 
 
 def _results(name: str) -> dict[str, Any]:
@@ -55,11 +55,11 @@ def comparison() -> str:
     return "\n".join(rows)
 
 
-STRETCHES: Final = tuple(
-    Stretch(page, "comparison", "comparison_table.py", comparison)
+PARTS: Final = tuple(
+    GeneratedPart(page, "comparison", "comparison_table.py", comparison)
     for page in ("../README.md", "compared.md")
 )
 
 if __name__ == "__main__":
-    for stretch in STRETCHES:
-        stretch.main()
+    for part in PARTS:
+        part.main()

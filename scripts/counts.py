@@ -28,8 +28,8 @@ from typing import Final
 
 from scripts import names as naming
 from scripts.additions import ADDITIONS
+from scripts.generated_part import ROOT, GeneratedPart
 from scripts.import_diagram import circles
-from scripts.stretch import ROOT, Stretch
 
 BEFORE: Final = {
     "entries under `mlx_tools/`": 63,
@@ -389,7 +389,7 @@ def table() -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("|  |", "| |")
 
 
-STRETCH: Final = Stretch("architecture.md", "counts", "counts.py", table)
+PART: Final = GeneratedPart("architecture.md", "counts", "counts.py", table)
 
 if __name__ == "__main__":
     if "--of" in sys.argv:
@@ -400,4 +400,4 @@ if __name__ == "__main__":
             print(f"{text:>20}  {name}")
         print(f"{drivers(of):8,}  drivers of a session")
     else:
-        STRETCH.main()
+        PART.main()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from scripts.stretch import ROOT, Stretch, paragraph
+from scripts.generated_part import ROOT, GeneratedPart, paragraph
 
 COLUMNS: Final = ("exact", "another call", "corrected", "refused", "shown", "a mark in a value")
 """``shown``: as an answer, whether or not all of the call is left in it."""
@@ -37,7 +37,7 @@ def table() -> str:
     return "\n".join(lines)
 
 
-STRETCH: Final = Stretch("evaluation.md", "table of damaged calls", "damage_table.py", table)
+PART: Final = GeneratedPart("evaluation.md", "table of damaged calls", "damage_table.py", table)
 
 if __name__ == "__main__":
-    STRETCH.main()
+    PART.main()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from scripts.stretch import ROOT, Stretch, paragraph
+from scripts.generated_part import ROOT, GeneratedPart, paragraph
 
 
 def _kept(name: str) -> Any:
@@ -94,7 +94,7 @@ def _memory() -> list[str]:
 _SHOWN: Final = (1_000, 2_000, 5_000, 10_000, 15_000)
 
 
-STRETCH: Final = Stretch("gateway.md", "gateway's figures", "gateway_figures.py", figures)
+PART: Final = GeneratedPart("gateway.md", "gateway's figures", "gateway_figures.py", figures)
 
 if __name__ == "__main__":
-    STRETCH.main()
+    PART.main()

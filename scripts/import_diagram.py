@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from scripts.stretch import ROOT, Stretch
+from scripts.generated_part import ROOT, GeneratedPart
 
 PACKAGE: Final = "mlx_tools"
 FACE: Final = "__init__"
@@ -264,9 +264,9 @@ def node(room: str) -> str:
     return "face" if room == FACE else room.replace(".", "/")
 
 
-STRETCH: Final = Stretch("architecture.md", "import diagram", "import_diagram.py", diagram)
+PART: Final = GeneratedPart("architecture.md", "import diagram", "import_diagram.py", diagram)
 
 if __name__ == "__main__":
     if faults := violations():
         raise SystemExit("\n".join(faults))
-    STRETCH.main()
+    PART.main()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from scripts.stretch import ROOT, Stretch, paragraph
+from scripts.generated_part import ROOT, GeneratedPart, paragraph
 
 
 def found(name: str) -> dict[str, Any]:
@@ -71,20 +71,20 @@ def documents() -> str:
     )
 
 
-STRETCHES: Final = {
-    "mcp_servers": Stretch("mcp.md", "table of servers", "mcp_table.py", servers),
-    "mcp_conformance_client": Stretch(
+PARTS: Final = {
+    "mcp_servers": GeneratedPart("mcp.md", "table of servers", "mcp_table.py", servers),
+    "mcp_conformance_client": GeneratedPart(
         "mcp.md", "table of client scenarios", "mcp_table.py", conformance
     ),
-    "mcp_start": Stretch("mcp.md", "table of starts", "mcp_table.py", start),
-    "openapi_documents": Stretch("tools.md", "table of documents", "mcp_table.py", documents),
+    "mcp_start": GeneratedPart("mcp.md", "table of starts", "mcp_table.py", start),
+    "openapi_documents": GeneratedPart("tools.md", "table of documents", "mcp_table.py", documents),
 }
 
 
 def write_page() -> None:
-    for name, stretch in STRETCHES.items():
+    for name, part in PARTS.items():
         if (ROOT / "benchmarks" / f"{name}.json").exists():
-            stretch.main()
+            part.main()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from mlx_tools.backends import suggest_model
-from scripts.stretch import Stretch
+from scripts.generated_part import GeneratedPart
 
 MEMORIES: Final = (8, 16, 24, 32, 64, 128)
 """GB, as Macs are sold."""
@@ -29,7 +29,7 @@ def table() -> str:
     return "\n".join(rows)
 
 
-STRETCH: Final = Stretch("macos.md", "models", "models_table.py", table)
+PART: Final = GeneratedPart("macos.md", "models", "models_table.py", table)
 
 if __name__ == "__main__":
-    STRETCH.main()
+    PART.main()

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from mlx_tools.testing import ScriptedServer, answer, call
 from scripts.browser import Browser
-from scripts.stretch import ROOT
+from scripts.generated_part import ROOT
 
 FOLDER: Final = ROOT / "docs" / "page"
 PLAN: Final = "# Beds\n\n1. beans\n2. kale\n3. carrots\n"

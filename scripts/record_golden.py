@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from mlx_tools.golden import write_golden  # noqa: E402
 from scripts.golden_set import bounds, deciding, mending, planted, reading  # noqa: E402
-from scripts.golden_set.scene import Scene, played  # noqa: E402
+from scripts.golden_set.scene import Scene, record_scene  # noqa: E402
 
 FOLDER = ROOT / "golden_transcripts"
 THEMES = (reading, mending, deciding, bounds, planted)
@@ -42,7 +42,7 @@ async def record(folder: Path, names: Sequence[str], *, real: bool) -> int:
     written = 0
     for scene in scripted():
         if wanted(scene.name, names):
-            golden = await played(scene)
+            golden = await record_scene(scene)
             write_golden(golden, folder / f"{scene.name}.jsonl")
             written += 1
     if real:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from scripts.stretch import ROOT, Stretch, paragraph
+from scripts.generated_part import ROOT, GeneratedPart, paragraph
 
 
 def chaos() -> str:
@@ -51,11 +51,11 @@ def _number(value: float) -> str:
     return f"{value:.2g}" if value < 100 else f"{value:.0f}"
 
 
-STRETCHES: Final = (
-    Stretch("scaling.md", "figures of kills", "scaling_table.py", chaos),
-    Stretch("scaling.md", "figures of capacity", "scaling_table.py", capacity),
+PARTS: Final = (
+    GeneratedPart("scaling.md", "figures of kills", "scaling_table.py", chaos),
+    GeneratedPart("scaling.md", "figures of capacity", "scaling_table.py", capacity),
 )
 
 if __name__ == "__main__":
-    for stretch in STRETCHES:
-        stretch.main()
+    for part in PARTS:
+        part.main()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from mlx_tools.app import config
-from scripts.stretch import Stretch
+from scripts.generated_part import GeneratedPart
 
 PROJECT: Final = {
     "never": "no",
@@ -56,7 +56,7 @@ def _code(value: Any) -> str:
     return f"`{shown!r}`".replace("'", '"')
 
 
-STRETCH: Final = Stretch("configuration.md", "table of settings", "settings_table.py", table)
+PART: Final = GeneratedPart("configuration.md", "table of settings", "settings_table.py", table)
 
 if __name__ == "__main__":
-    STRETCH.main()
+    PART.main()

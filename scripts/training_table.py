@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from scripts.stretch import ROOT, Stretch, paragraph
+from scripts.generated_part import ROOT, GeneratedPart, paragraph
 
 
 def table() -> str:
@@ -66,7 +66,7 @@ def share(passed: Sequence[bool], kinds: Sequence[str], kind: str) -> str:
     return f"{sum(chosen)} of {len(chosen)}"
 
 
-STRETCH: Final = Stretch("training.md", "trial", "training_table.py", table)
+PART: Final = GeneratedPart("training.md", "trial", "training_table.py", table)
 
 if __name__ == "__main__":
-    STRETCH.main()
+    PART.main()

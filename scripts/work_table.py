@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from scripts.stretch import ROOT, Stretch
+from scripts.generated_part import ROOT, GeneratedPart
 
 COLUMNS: Final = (
     "requests",
@@ -43,7 +43,7 @@ def table() -> str:
     return "\n".join(lines)
 
 
-STRETCH: Final = Stretch("evaluation.md", "table of ordinary tasks", "work_table.py", table)
+PART: Final = GeneratedPart("evaluation.md", "table of ordinary tasks", "work_table.py", table)
 
 if __name__ == "__main__":
-    STRETCH.main()
+    PART.main()

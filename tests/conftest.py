@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.aside import cache_environs, take_aside
+from tests.clean_environment import cache_environs, clean_environment
 
 if TYPE_CHECKING:
     from tests.gateway.postgres import Cluster
@@ -51,7 +51,7 @@ FIRST = (
 )
 """Files that take several seconds. At the end, one of them would keep one worker alone at work."""
 
-PERSON, ENVIRON = cache_environs(take_aside())
+PERSON, ENVIRON = cache_environs(clean_environment())
 """The environments of the person who runs the tests, to read a cache, and of the tests: a test that
 sets variables of its own does not reach it."""
 

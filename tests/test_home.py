@@ -12,7 +12,7 @@ import pytest
 
 from mlx_tools.backends.models.hub import hub_cache_dir
 from mlx_tools.paths import cache_dir, config_dir, data_dir, state_dir
-from tests.aside import PERSON, is_personal, take_aside
+from tests.clean_environment import PERSON, clean_environment, is_personal
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -33,11 +33,11 @@ def test_what_is_a_persons_is_taken_aside_once() -> None:
     theirs = {"HOME": "/home/ada", "XDG_CACHE_HOME": "/cache"}
     more = {"XDG_CONFIG_HOME": "/config", "MLX_TOOLS_URL": "http://x", "ANTHROPIC_API_KEY": "k"}
     environ = {**theirs, **more, "PATH": "/bin"}
-    assert take_aside(environ) == theirs
+    assert clean_environment(environ) == theirs
     assert environ.keys() == {"HOME", "PATH", PERSON}
     assert not Path(environ["HOME"]).is_relative_to("/home/ada")
     once = dict(environ)
-    assert take_aside(environ) == theirs and environ == once
+    assert clean_environment(environ) == theirs and environ == once
 
 
 def test_each_worker_has_a_home_of_its_own(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_each_worker_has_a_home_of_its_own(tmp_path: Path) -> None:
     for worker in ("gw0", "gw1"):
         environ = {PERSON: "{}", "HOME": str(tmp_path), "PYTEST_XDIST_WORKER": worker}
         for _ in range(2):  # what a worker starts has its home
-            take_aside(environ)
+            clean_environment(environ)
             homes.add(environ["HOME"])
     assert len(homes) == 2 and all(Path(home).is_dir() for home in homes)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.made import golden_file
+from tests.golden.recordings import write_golden_file
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
@@ -120,7 +120,7 @@ def test_pytest_replays_golden_transcripts_where_the_wheel_is_installed(
     declared = site / f"mlx_tools-{VERSION}.dist-info" / "entry_points.txt"
     lines = declared.read_text(encoding="utf-8").splitlines()
     assert {"[pytest11]", "mlx-tools-golden = mlx_tools.golden.plugin"} <= {*lines}
-    golden_file(tmp_path / "golden", "sums")
+    write_golden_file(tmp_path / "golden", "sums")
     alone = ("--disable-plugin-autoload", "-p", "mlx-tools-golden", "-p", "no:cacheprovider")
     done = run(binaries / "python", "-m", "pytest", *alone, "golden", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

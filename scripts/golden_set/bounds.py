@@ -13,7 +13,7 @@ from mlx_tools.errors import BackendBroken, BackendTimeout
 from mlx_tools.prompt import NAMED_FORMATS
 
 from .reading import answer, call
-from .scene import ALL, FREELY, Scene, Stage, limited
+from .scene import ALL, FREELY, Scene, Stage, make_limits
 from .tools import KEY, READ, asking, failing, giving, look, many, save, slow
 
 LOOK = call("look", text="a")
@@ -41,7 +41,7 @@ def _iterations() -> Iterator[Scene]:
         features=("iterations",),
         tools=lambda: [look()],
         says=[LOOK, call("look", text="b"), answer("From what I know: b.")],
-        limits=limited(max_iterations=2),
+        limits=make_limits(max_iterations=2),
     )
     yield Scene(
         name="limits/does-not-finish",
@@ -49,7 +49,7 @@ def _iterations() -> Iterator[Scene]:
         features=("iterations",),
         tools=lambda: [look()],
         says=[LOOK, call("look", text="b")],
-        limits=limited(max_iterations=1),
+        limits=make_limits(max_iterations=1),
     )
     yield Scene(
         name="limits/format-errors",
@@ -118,7 +118,7 @@ def _sizes() -> Iterator[Scene]:
         about="Arguments beyond the limit are not passed on.",
         tools=lambda: [save()],
         says=[call("save", path="a", text="é" * 60), answer("Too much.")],
-        limits=limited(max_argument_bytes=100),
+        limits=make_limits(max_argument_bytes=100),
     )
     yield Scene(
         name="limits/observation-cut-and-read-on",
@@ -126,7 +126,7 @@ def _sizes() -> Iterator[Scene]:
         features=("artifact",),
         tools=lambda: [giving("lines", LINES)],
         says=[call("lines"), page, answer("Only work.")],
-        limits=limited(max_observation_chars=600),
+        limits=make_limits(max_observation_chars=600),
     )
     yield Scene(
         name="limits/observation-summarised",
@@ -134,7 +134,7 @@ def _sizes() -> Iterator[Scene]:
         features=("artifact", "summary"),
         tools=lambda: [giving("lines", LINES)],
         says=[call("lines"), "All of it\n is work.", answer("Only work.")],
-        limits=limited(max_observation_chars=1000),
+        limits=make_limits(max_observation_chars=1000),
         settings={"long_observations": "summary"},
     )
     yield Scene(
@@ -143,7 +143,7 @@ def _sizes() -> Iterator[Scene]:
         features=("artifact",),
         tools=lambda: [giving("lines", LINES)],
         says=[call("lines"), answer("Only work.")],
-        limits=limited(max_observation_chars=300),
+        limits=make_limits(max_observation_chars=300),
         policy=Policy(allow=["lines"]),
     )
 
@@ -159,7 +159,7 @@ def _contexts() -> Iterator[Scene]:
         features=("artifact", "compacted"),
         tools=lambda: [giving(name, LINES) for name in books],
         says=[*map(call, books), answer("Only work.")],
-        limits=limited(max_iterations=6, max_observation_chars=1500),
+        limits=make_limits(max_iterations=6, max_observation_chars=1500),
         settings={"context": 2400},
     )
     yield Scene(
@@ -210,7 +210,7 @@ def _times() -> Iterator[Scene]:
         features=("total-timeout",),
         tools=lambda: [slow(), look()],
         says=[call("slow")],
-        limits=limited(total_timeout=1.5),
+        limits=make_limits(total_timeout=1.5),
     )
     yield Scene(
         name="limits/completion-timeout",
@@ -277,7 +277,7 @@ def _nested() -> Iterator[Scene]:
         features=("nested", "iterations"),
         tools=lambda: [asking(), look()],
         says=[says[0], answer("Nobody could be asked.")],
-        limits=limited(max_iterations=1),
+        limits=make_limits(max_iterations=1),
     )
 
 

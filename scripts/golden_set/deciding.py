@@ -13,7 +13,7 @@ from mlx_tools.policy import ApprovalTemplate, CallContext, compute_pin
 from mlx_tools.policy.redact import make_placeholder
 
 from .reading import answer, call
-from .scene import FREELY, Approver, Scene, Stage, limited
+from .scene import FREELY, Approver, Scene, Stage, make_limits
 from .tools import KEY, asking, changing, diary, look, save, send, store
 
 YES = ApprovalAnswer(True)
@@ -117,7 +117,7 @@ def _policies() -> Iterator[Scene]:
         tools=lambda: [save(), store()],
         says=[reads, writes, SAVE, answer("It is written.")],
         answers=[YES, ApprovalAnswer(False, "not that one")],
-        limits=limited(max_iterations=5),
+        limits=make_limits(max_iterations=5),
     )
 
     async def with_template(stage: Stage) -> str:

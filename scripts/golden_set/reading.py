@@ -12,7 +12,7 @@ from mlx_tools.messages import Style
 from mlx_tools.protocol import write_answer, write_call
 from mlx_tools.testing import Script
 
-from .scene import FREELY, Scene, limited
+from .scene import FREELY, Scene, make_limits
 from .tools import failing, lamp, look, save, transfer
 
 STYLES: tuple[Style, ...] = get_args(Style)
@@ -131,7 +131,7 @@ def _repairs() -> Iterator[Scene]:
             features=("repairs",),
             tools=lambda: [look(), failing()],
             says=[*lines, '{"type":"final_answer","content":"Read."}'],
-            limits=limited(max_iterations=8),
+            limits=make_limits(max_iterations=8),
         )
     yield Scene(
         name="reading/coercions",
@@ -139,7 +139,7 @@ def _repairs() -> Iterator[Scene]:
         features=("coercions",),
         tools=lambda: [look()],
         says=[*(call("look", **arguments) for arguments in COERCED), answer()],
-        limits=limited(max_iterations=10),
+        limits=make_limits(max_iterations=10),
     )
     yield Scene(
         name="reading/coercions-of-choices",
@@ -195,7 +195,7 @@ def _rules() -> Iterator[Scene]:
         features=("calls-per-turn",),
         tools=lambda: [look()],
         says=["\n".join(call("look", text=word) for word in ("a", "b", "c")), answer()],
-        limits=limited(max_calls_per_turn=2),
+        limits=make_limits(max_calls_per_turn=2),
     )
     yield Scene(
         name="reading/answer-after-calls",

@@ -24,7 +24,7 @@ from mlx_tools.messages import replace
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store.transcript import load
 
-from .scene import Approver, Scene, golden_of
+from .scene import Approver, Scene, make_scene_golden
 
 MODEL: Final = "smollm2-135m"
 FILES: Final = Path(__file__).resolve().parents[2] / "golden_transcripts" / "files"
@@ -216,7 +216,7 @@ async def _play(scene: Real, backend: Backend, files: ModelFiles) -> Golden:
         if outcome.status == "paused" and scene.resumed is not None:
             await controller().resume(session, approvals=scene.resumed)
         path = Path(store.find_path(session))
-        return golden_of(
+        return make_scene_golden(
             Golden.from_records(tuple(load(path))),
             replace(scene, files=files),
             registry=registry,

@@ -1,4 +1,4 @@
-"""A scene: one run that is recorded, and the stage that it is played on."""
+"""Scenes: scripted runs that are recorded as golden transcripts."""
 
 from __future__ import annotations
 
@@ -167,9 +167,9 @@ class Stage:
         return Path(self.store.find_path(session))
 
     def golden(self, session: str, **more: Any) -> Golden:
-        """The golden transcript of a session that was played here."""
+        """Return the golden transcript of a session on this stage."""
         scene, path = self.scene, self.path(session)
-        return golden_of(
+        return make_scene_golden(
             Golden.from_records(tuple(load(path))),
             scene,
             registry=self.registry,
@@ -179,14 +179,14 @@ class Stage:
         )
 
 
-def limited(**limits: Any) -> Limits:
-    """The limits of a scene, some of them others."""
+def make_limits(**limits: Any) -> Limits:
+    """Return the limits of a scene, with some replaced."""
     return replace(LIMITS, **limits)
 
 
-def golden_of(session: Golden, scene: Scene, **more: Any) -> Golden:
-    """The golden transcript of a session, with the features that its records show."""
-    features = dict.fromkeys((*scene.features, *shown_in(session)))
+def make_scene_golden(session: Golden, scene: Scene, **more: Any) -> Golden:
+    """Return the golden transcript of a session, with the features in its records."""
+    features = dict.fromkeys((*scene.features, *find_features(session)))
     return make_golden(
         session,
         name=scene.name,
@@ -198,22 +198,24 @@ def golden_of(session: Golden, scene: Scene, **more: Any) -> Golden:
     )
 
 
-def shown_in(session: Golden) -> Iterator[str]:
-    """The features that a run's records show of themselves: style, chat format, strategies,
-    repairs, error codes, how its questions ended."""
+def find_features(session: Golden) -> Iterator[str]:
+    """Yield the features in a run's records.
+
+    These are style, chat format, strategies, repairs, error codes and the ends of its questions.
+    """
     from mlx_tools.golden import list_outcomes
 
     header = session.header
     yield from (header.style, f"format-{header.chat_format['name']}")
     for record in session.records:
-        yield from _shown_by(record)
+        yield from _find_record_features(record)
     if sum(isinstance(record, CallRecord) for record in session.records) == 0:
         yield "no-call"
     for outcome in list_outcomes(header, session.records):
         yield outcome.get("reason") or outcome["status"]
 
 
-def _shown_by(record: Record) -> Iterator[str]:
+def _find_record_features(record: Record) -> Iterator[str]:
     match record:
         case CompletionRecord():
             yield record.strategy
@@ -237,8 +239,8 @@ def _shown_by(record: Record) -> Iterator[str]:
             yield record.reason
 
 
-async def played(scene: Scene) -> Golden:
-    """Plays a scripted scene, and records it."""
+async def record_scene(scene: Scene) -> Golden:
+    """Run a scripted scene, and return its golden transcript."""
     with tempfile.TemporaryDirectory() as folder:
         stage = Stage(scene, Path(folder).resolve())
         if scene.play is not None:
@@ -255,7 +257,7 @@ __all__ = [
     "Says",
     "Scene",
     "Stage",
-    "golden_of",
-    "limited",
-    "played",
+    "make_limits",
+    "make_scene_golden",
+    "record_scene",
 ]

@@ -6,36 +6,36 @@ from importlib import import_module
 
 import pytest
 
-from scripts.stretch import ROOT, Stretch
+from scripts.generated_part import ROOT, GeneratedPart
 
 
-def stretches() -> list[Stretch]:
-    """The generated parts of pages, of every script that has some.
+def find_generated_parts() -> list[GeneratedPart]:
+    """Return the generated parts of all pages, from every script that writes some.
 
-    The diagram of imports is for ``tests/test_architecture.py``, which has read all modules.
+    ``tests/test_architecture.py`` checks the diagram of imports, because it reads all modules.
     """
-    found: list[Stretch] = []
+    parts: list[GeneratedPart] = []
     for path in sorted((ROOT / "scripts").glob("*.py")):
-        if "Stretch(" in path.read_text(encoding="utf-8") and path.stem not in (
-            "stretch",
+        if "GeneratedPart(" in path.read_text(encoding="utf-8") and path.stem not in (
+            "generated_part",
             "counts",
             "import_diagram",
         ):
             module = import_module(f"scripts.{path.stem}")
-            found += [one for one in vars(module).values() if isinstance(one, Stretch)]
-            several = vars(module).get("STRETCHES", ())
-            found += several.values() if isinstance(several, dict) else several
-    return found
+            parts += [part for part in vars(module).values() if isinstance(part, GeneratedPart)]
+            more_parts = vars(module).get("PARTS", ())
+            parts += more_parts.values() if isinstance(more_parts, dict) else more_parts
+    return parts
 
 
-STRETCHES = stretches()
+PARTS = find_generated_parts()
 
 
 def test_there_are_generated_parts() -> None:
-    assert len({one.path for one in STRETCHES}) >= 5
+    assert len({part.path for part in PARTS}) >= 5
 
 
-@pytest.mark.parametrize("stretch", STRETCHES, ids=lambda one: one.name)
-def test_a_generated_part_is_as_its_script_writes_it(stretch: Stretch) -> None:
-    page, wanted = stretch.written()
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
+def test_a_generated_part_is_as_its_script_writes_it(part: GeneratedPart) -> None:
+    page, wanted = part.render_page()
     assert page == wanted, "out of date: make docs"

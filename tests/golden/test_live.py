@@ -15,7 +15,7 @@ from mlx_tools.golden import Golden, GoldenCheck, check_live
 from mlx_tools.messages import replace
 from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call
 from mlx_tools.transcript.records import EditRecord, ObservationRecord, UserRecord
-from tests.golden.made import SETTINGS, golden_of
+from tests.golden.recordings import SETTINGS, record_golden
 
 
 def weather() -> list[Tool]:
@@ -36,7 +36,7 @@ def weather() -> list[Tool]:
 def weathered(*scripts: str, edited: Mapping[str, Any] | None = None, **more: Any) -> Golden:
     """A golden transcript of a run with these tools."""
     approver = ScriptedApprover(ApprovalAnswer(True, "as said", arguments=edited))
-    return golden_of(Registry(weather()), *scripts, approver=approver, **more)
+    return record_golden(Registry(weather()), *scripts, approver=approver, **more)
 
 
 def checked(golden: Golden, *scripts: Any, **more: Any) -> GoldenCheck:

@@ -16,7 +16,7 @@ from mlx_tools.golden import plugin, replay_file, write_golden
 from mlx_tools.golden.plugin import is_golden
 from mlx_tools.testing import answer, call
 from mlx_tools.tools import load_functions
-from tests.golden.made import changed_file, golden_file, golden_of
+from tests.golden.recordings import record_golden, write_changed_file, write_golden_file
 
 ALONE = ("-p", "no:hypothesispytest", "-p", "no:schemathesis")
 
@@ -45,8 +45,8 @@ def collected(folder: Path, *options: str) -> list[str]:
 def folder(tmp_path: Path) -> Path:
     """A project with a transcript that replays and one that does not."""
     made = tmp_path / "golden"
-    golden_file(made, "sums", features=("small", "sum"))
-    changed_file(made)
+    write_golden_file(made, "sums", features=("small", "sum"))
+    write_changed_file(made)
     return tmp_path
 
 
@@ -147,7 +147,7 @@ def in_stock(article: str) -> int:
     file.write_text(source.format(doc="Pieces in stock."))
     registry = Registry(load_functions(str(file)))
     script = call("in_stock", article="hammer"), answer("There are 3.")
-    made = golden_of(registry, *script, policy=Policy(allow=["in_stock"]))
+    made = record_golden(registry, *script, policy=Policy(allow=["in_stock"]))
     write_golden(made, tmp_path / "golden" / "stock.jsonl")
     monkeypatch.setenv("MLX_TOOLS_TOOLS_FUNCTIONS", str(file))
     assert "1 passed" in run(tmp_path, "golden").stdout

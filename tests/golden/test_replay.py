@@ -29,7 +29,7 @@ from mlx_tools.transcript.records import (
     StoppedRecord,
 )
 from tests.examples import FEW
-from tests.golden.made import session_of
+from tests.golden.recordings import record_session
 
 KEY = "AKIA" + "IOSFODNN7EXAMPLE"
 MOST = 200
@@ -135,7 +135,7 @@ def recorded(folder: Path, **run: Any) -> tuple[Golden, Registry, TranscriptStor
     """The session of a run with a scripted model, which gives its completions over and over."""
     store, registry = TranscriptStore(folder), Registry(_tools())
     allowed = ["look", "long", "fails", "change", "both", "ask_first", "send"]
-    session = session_of(
+    session = record_session(
         registry,
         *itertools.islice(itertools.cycle(run.pop("scripts")), MOST),
         policy=Policy(allow=allowed, ask=["send"], rate_limits=run.pop("rates", {})),

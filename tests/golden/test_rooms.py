@@ -34,14 +34,14 @@ from mlx_tools.transcript.records import (
     ObservationRecord,
     Record,
 )
-from tests.golden.made import golden_of
+from tests.golden.recordings import record_golden
 
 
 def calculated(*scripts: str, **limits: int) -> Golden:
     """A golden transcript of a scripted run with the built-in tools."""
     policy = Policy(preset="readonly_basic")
     within = Limits(**{"max_observation_chars": 300, **limits})
-    return golden_of(builtin_tools(), *scripts, policy=policy, limits=within)
+    return record_golden(builtin_tools(), *scripts, policy=policy, limits=within)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_the_change_that_a_dry_run_tells_is_the_worlds_and_its_words_are_the_pro
     change = Preview("-as it was\n+as it is", "", counts="+1 -1")
     registry = Registry([Tool(spec, lambda arguments: "", preview=lambda arguments: change)])
     script = call("save"), answer("Nothing was done.")
-    made = golden_of(registry, *script, policy=Policy(allow=["*"], dry_run=True))
+    made = record_golden(registry, *script, policy=Policy(allow=["*"], dry_run=True))
     (end,) = (one for one in made.records if isinstance(one, ObservationRecord))
     assert end.would_change == f"It would have made this change (+1 -1):\n{change.text}"
     assert replay(made).passed

@@ -16,13 +16,13 @@ from mlx_tools.golden.training import CONFIG, TRAIN, VALID, make_samples
 from mlx_tools.messages import replace
 from mlx_tools.testing import Script, answer, call
 from mlx_tools.transcript import CompletionRecord
-from tests.golden.made import session_of
+from tests.golden.recordings import record_session
 
 SUM = call("calculator", expression="6*7")
 
 
 def run_of(*scripts: Any, question: str = "What is 6 * 7?", **more: Any) -> Golden:
-    return session_of(builtin_tools(), *scripts, questions=[question], **more)
+    return record_session(builtin_tools(), *scripts, questions=[question], **more)
 
 
 def lines(path: Path) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Replacement of the stretch between two marks of a page of docs/, and of nothing else."""
+"""Generated parts of pages in docs/. A script replaces only the text between two marks."""
 
 from __future__ import annotations
 
@@ -13,33 +13,36 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 
 
 def paragraph(text: str) -> str:
-    """A text, or a point of a list, in lines as long as those of the pages."""
-    inner = "  " if text.startswith("- ") else ""
-    made = textwrap.TextWrapper(138, subsequent_indent=inner, break_on_hyphens=False)
-    return made.fill(text)
+    """Return a paragraph or an item of a list, wrapped to the width of the pages."""
+    indent = "  " if text.startswith("- ") else ""
+    wrapper = textwrap.TextWrapper(138, subsequent_indent=indent, break_on_hyphens=False)
+    return wrapper.fill(text)
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """A stretch of ``docs/PAGE`` with what is made by ``make``, Markdown.
+class GeneratedPart:
+    """A part of a page that a script writes.
 
-    The marks are comments: they tell its name, and the script that writes it.
+    The marks are comments with its name and the name of the script.
     """
 
     page: str
+    """The page's file name in ``docs/``."""
     name: str
     script: str
     make: Callable[[], str]
+    """Returns the part as Markdown."""
 
     @property
     def path(self) -> Path:
+        """The path of the page."""
         return ROOT / "docs" / self.page
 
-    def written(self) -> tuple[str, str]:
-        """The page as it is, and as it ought to be.
+    def render_page(self) -> tuple[str, str]:
+        """Return the page as it is, and the page with the new part.
 
         Raises:
-            SystemExit: the marks are not there.
+            SystemExit: the page has no marks.
         """
         begin = f"<!-- {self.name}: written by scripts/{self.script} -->"
         end = f"<!-- end of the {self.name} -->"
@@ -51,8 +54,8 @@ class Stretch:
         return old, f"{before}{begin}\n\n{self.make()}\n\n{end}{after}"
 
     def main(self) -> None:
-        """Write it; with ``--check``, only say whether it is up to date, by the exit code too."""
-        old, new = self.written()
+        """Write the page; with ``--check``, only fail if it is out of date."""
+        old, new = self.render_page()
         if "--check" in sys.argv[1:]:
             if old != new:
                 raise SystemExit(f"docs/{self.page} is out of date: make docs")

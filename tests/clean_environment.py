@@ -1,8 +1,8 @@
-"""Takes the environment of whoever runs the tests aside, before a test or the package reads it.
+"""Replaces the user's home and settings before a test or the package reads them.
 
-The tests have an empty home of their own. They read neither the person's files nor their settings,
-and write nothing there. What they may read is named here: the embedded model where it was pulled
-already, and how pip, uv, npm and pyenv are configured on this machine.
+The tests have an empty home. They do not read the user's files or settings, and write nothing
+there. There are two exceptions: the embedded model, if the user has it in the cache, and the
+configuration of pip, uv, npm and pyenv.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 
 PERSON: Final = "TESTS_OF_MLX_TOOLS_PERSON"
-"""The variable that tells workers, and what they start, where the person's caches are."""
+"""The variable with the user's cache folders, for workers and the processes that they start."""
 
 CACHES: Final = ("HOME", "XDG_CACHE_HOME", "MLX_TOOLS_CACHE_DIR")
 
@@ -30,8 +30,8 @@ NAMES: Final = (
     *("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "EDITOR", "VISUAL", "PAGER", "BROWSER"),
     *("SSH_CONNECTION", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"),
 )
-"""Variables of a person that the package and its libraries read, or that say how Python is to
-run. Tests start it some hundred times: compiled anew each time, they take twice as long."""
+"""A user's variables that the package and its libraries read, and variables that change how Python
+runs. Tests start Python some hundred times; without compiled files they take twice as long."""
 
 CONFIGURED: Final = {
     "PIP_CONFIG_FILE": (".config/pip/pip.conf", ".pip/pip.conf", "Library/Application Support/pip"),
@@ -39,14 +39,17 @@ CONFIGURED: Final = {
     "NPM_CONFIG_USERCONFIG": (".npmrc",),
     "PYENV_ROOT": (".pyenv",),
 }
-"""The folders in a home that configure other programs of tests, by their variable."""
+"""Files in the user's home that configure other programs of tests, by their variable."""
 
 
-def take_aside(environ: MutableMapping[str, str] = os.environ) -> dict[str, str]:
-    """Replace the person's home and settings by empty ones; return what says where theirs are.
+def clean_environment(environ: MutableMapping[str, str] = os.environ) -> dict[str, str]:
+    """Replace the user's home and settings by empty ones.
 
-    A process that a test run started finds this done: it has the same home. Only each worker of
-    pytest has one of its own: another one's tests would find what its tests leave there.
+    A process that a test starts keeps the home of the test. Each worker of pytest has a home of its
+    own, so that its tests do not find files of other workers' tests.
+
+    Returns:
+        The variables with the user's cache folders.
     """
     if PERSON in environ:
         theirs: dict[str, str] = json.loads(environ[PERSON])
@@ -65,20 +68,21 @@ def take_aside(environ: MutableMapping[str, str] = os.environ) -> dict[str, str]
         found = [path for place in places if (path := Path(theirs.get("HOME", ""), place)).exists()]
         if "HOME" in theirs and found:
             environ.setdefault(name, str(found[0]))
-    process = os.getpid()  # a fork of it leaves the home alone
+    process = os.getpid()  # a fork must not delete the home
     atexit.register(lambda: os.getpid() == process and shutil.rmtree(home, ignore_errors=True))
     return theirs
 
 
 def is_personal(name: str) -> bool:
-    """Return True if a variable belongs to the person, and not to the machine."""
+    """Return True if a variable belongs to the user, and not to the machine."""
     return name in NAMES or name.startswith(PREFIXES)
 
 
 def cache_environs(theirs: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Environments with the person's cache, which is only read, and with the cache of the tests.
+    """Return two environments: with the user's cache, to read from, and with the tests' cache.
 
-    ``MLX_TOOLS_CACHE_DIR`` names one to share between checkouts; else it stands in the checkout.
+    The tests' cache is in the checkout, unless ``MLX_TOOLS_CACHE_DIR`` names one for several
+    checkouts.
     """
     plain = dict(os.environ)
     place = ROOT / ".cache" if os.access(ROOT, os.W_OK) else Path(os.environ["HOME"], ".cache")

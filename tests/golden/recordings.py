@@ -1,4 +1,4 @@
-"""Golden transcripts of scripted runs, made for a test."""
+"""Records golden transcripts of scripted runs for tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTINGS = RunSettings(
 )
 
 
-def session_of(
+def record_session(
     registry: Registry,
     *scripts: Script | str,
     policy: Policy | None = None,
@@ -32,7 +32,7 @@ def session_of(
     store: Any = None,
     **settings: Any,
 ) -> Golden:
-    """The session of a scripted model's run, which may call everything."""
+    """Run a scripted model, which may call every tool, and return its session."""
     store = MemoryStore() if store is None else store
     controller = Controller(
         ScriptedBackend(*scripts),
@@ -54,15 +54,18 @@ def session_of(
     return Golden.from_records(tuple(store.open(anyio.run(ask)).transcript))
 
 
-def golden_of(registry: Registry, *scripts: Script | str, **run: Any) -> Golden:
-    """The golden transcript of such a run; ``about`` and ``expect`` are its own."""
+def record_golden(registry: Registry, *scripts: Script | str, **run: Any) -> Golden:
+    """Run a scripted model, and return the golden transcript.
+
+    ``about``, ``expect``, ``name`` and ``features`` are fields of the transcript.
+    """
     own = {key: run.pop(key) for key in ("about", "expect", "name", "features") if key in run}
-    session = session_of(registry, *scripts, **run)
+    session = record_session(registry, *scripts, **run)
     return make_golden(session, registry=registry, source="scripted", **{"name": "it"} | own)
 
 
 def registry() -> Registry:
-    """A tool that adds."""
+    """Return a registry with one tool, which adds two numbers."""
 
     def add(arguments: Mapping[str, Any]) -> str:
         return str(arguments["a"] + arguments["b"])
@@ -72,18 +75,18 @@ def registry() -> Registry:
     return Registry([Tool(ToolSpec("add", "Adds.", parameters, frozenset({"read"})), add)])
 
 
-def golden_file(folder: Path, name: str = "sums", **given: Any) -> Path:
-    """A file of a run that adds, which replays."""
+def write_golden_file(folder: Path, name: str = "sums", **given: Any) -> Path:
+    """Write the golden transcript of a run that adds two numbers."""
     path = folder / f"{name}.jsonl"
     scripts = call("add", a=2, b=3), answer("It is 5.")
     asked = {"questions": ["What is 2 + 3?"], "name": name}
-    write_golden(golden_of(registry(), *scripts, **asked, **given), path)
+    write_golden(record_golden(registry(), *scripts, **asked, **given), path)
     return path
 
 
-def changed_file(folder: Path, name: str = "changed") -> Path:
-    """A file of one that does not replay: it was recorded with another system prompt."""
-    path = golden_file(folder, name)
+def write_changed_file(folder: Path, name: str = "changed") -> Path:
+    """Write a golden transcript that fails, because its system prompt was another."""
+    path = write_golden_file(folder, name)
     header, *rest = path.read_text("utf-8").splitlines(keepends=True)
     path.write_text("".join([header.replace("add(", "addd("), *rest]), "utf-8")
     return path
