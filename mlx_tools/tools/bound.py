@@ -9,6 +9,7 @@ without asking the source. A later change at the source has no effect until a pe
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -18,7 +19,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from msgspec import Struct, ValidationError, convert, field, to_builtins
+import msgspec
+from msgspec import DecodeError, Struct, ValidationError, convert, field, to_builtins
 
 from mlx_tools.errors import ConfigError, UsageError, translate_os_error
 from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effect, ToolSpec
@@ -240,7 +242,9 @@ class BoundSources:
         Raises:
             ConfigError: the file cannot be written. The old file then stays unchanged.
         """
-        text = json.dumps(to_builtins(source), indent=1)
+        text = json.dumps(to_builtins(source))
+        with contextlib.suppress(DecodeError):  # half a surrogate pair, which json accepts
+            text = msgspec.json.format(text, indent=1)
         path = self._path(source.name)
         private_dir(self.folder)
         with translate_os_error(ConfigError, f"{path} cannot be written"):

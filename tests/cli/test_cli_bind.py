@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from mlx_tools.plugins.openapi.document import MAX_OPERATIONS
+from mlx_tools.tools import BoundSources
 from tests.command_line import Run
 
 
@@ -216,3 +218,24 @@ def test_what_is_wrong_is_one_clear_line(
     assert refused.code == 2
     assert said in refused.error
     assert not (home / "data").exists()
+
+
+def test_of_very_many_operations_some_are_chosen(run: Run, home: Path, tmp_path: Path) -> None:
+    paths = {f"/a{n}": {"get": {"operationId": f"get{n}"}} for n in range(MAX_OPERATIONS + 1)}
+    document = tmp_path / "many.json"
+    value = {"openapi": "3.1.0", "info": {"title": "many"}, "paths": paths}
+    document.write_text(json.dumps(value | {"servers": [{"url": "https://a.example"}]}))
+    result = run("tools", "bind", str(document), "--yes")
+    assert result.code == 2 and f"these are {MAX_OPERATIONS + 1} operations" in result.error
+    assert "--operation 'get*'" in result.error
+    result = run("tools", "bind", str(document), "--operation", "get1*", "--yes")
+    assert result.code == 0 and "get1000" in result.err
+
+
+def test_half_an_emoji_in_a_document_is_kept(run: Run, home: Path, tmp_path: Path) -> None:
+    document = tmp_path / "half.json"
+    paths = {"/a": {"get": {"operationId": "get", "summary": "\ud83d"}}}
+    value = {"openapi": "3.1.0", "info": {"title": "half"}, "paths": paths}
+    document.write_text(json.dumps(value | {"servers": [{"url": "https://a.example"}]}))
+    assert run("tools", "bind", str(document), "--yes").code == 0
+    assert BoundSources().read("half").tools[0].description == "\ud83d"

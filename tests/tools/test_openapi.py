@@ -12,7 +12,10 @@ import pytest
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import replace
 from mlx_tools.plugins.openapi.document import (
+    MAX_SCHEMA_CHARS,
+    MAX_TOTAL_CHARS,
     MAX_YAML_BYTES,
+    OpenApiDocument,
     OperationRefused,
     read_document,
     with_effects,
@@ -526,3 +529,26 @@ def test_a_secret_of_the_keychain_is_looked_up_when_a_call_needs_it() -> None:
             assert said in result.error.message
     finally:
         keyring.set_keyring(before)
+
+
+def _with_large_schema(operations: int, chars: int) -> OpenApiDocument:
+    large = {"type": "string", "example": "x" * chars, "enum": ["a"]}
+    body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Large"}}}}
+    paths = {f"/a{n}": {"post": {"requestBody": body}} for n in range(operations)}
+    data = _document(paths, components={"schemas": {"Large": large}})
+    return read_document(data, "zoo.json")
+
+
+def test_a_schema_that_is_far_too_large_is_copied_for_no_operation() -> None:
+    ((_, refused),) = _with_large_schema(1, MAX_SCHEMA_CHARS).operations()
+    assert isinstance(refused, OperationRefused) and "characters" in refused.message
+    ((_, tool),) = _with_large_schema(1, MAX_SCHEMA_CHARS - 1000).operations()
+    assert isinstance(tool, BoundTool) and tool.parameters["$defs"]["Large"]["enum"] == ["a"]
+
+
+def test_the_schemas_of_all_operations_together_have_a_limit() -> None:
+    chars = MAX_SCHEMA_CHARS - 1000
+    document = _with_large_schema(MAX_TOTAL_CHARS // chars + 1, chars)
+    with pytest.raises(UsageError, match="choose some by their names"):
+        list(document.operations())
+    assert len(list(document.operations({"post /a0", "post /a1"}.__contains__))) == 2

@@ -22,6 +22,7 @@ from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError, did_you_mean
 from mlx_tools.paths import file_exists
 from mlx_tools.plugins.openapi.address import find_server_fault
 from mlx_tools.plugins.openapi.document import (
+    MAX_OPERATIONS,
     OpenApiDocument,
     OperationRefused,
     read_document,
@@ -79,14 +80,15 @@ def bind(
         old_source.location["operations"] if old_source is not None else ["*"]
     )
     stricter = {*(writes or ()), *(old_source.location["writes"] if old_source is not None else ())}
-    candidates = list(parsed.operations())
-    if not candidates:
+    names = parsed.operation_names()
+    if not names:
         raise UsageError(f"{location} has no operations", hint="give another document")
     # The patterns are for the present operations. The changes show operations that are gone.
-    _refuse_unmatched(operations or (), candidates)
-    selected = _select_operations(candidates, patterns)
-    if not selected:
-        _refuse_unmatched(patterns, candidates)
+    _refuse_unmatched(operations or (), names)
+    selected_names = _select_names(names, patterns)
+    if not selected_names:
+        _refuse_unmatched(patterns, names)
+    selected = list(parsed.operations(selected_names.__contains__))
     tools = [operation for _, operation in selected if isinstance(operation, BoundTool)]
     _refuse_unknown(writes or (), [tool.name for tool in tools], "--writes")
     title = (parsed.title or Path(location).stem).lower()
@@ -180,20 +182,26 @@ def _place(
 Operations = Sequence[tuple[str, BoundTool | OperationRefused]]
 
 
-def _refuse_unmatched(patterns: Sequence[str], candidates: Operations) -> None:
+def _refuse_unmatched(patterns: Sequence[str], names: Sequence[str]) -> None:
     """Raise UsageError if a pattern matches no operation."""
-    names = [name for name, _ in candidates]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             _refuse_unknown([pattern], names, "--operation")
 
 
-def _select_operations(candidates: Operations, patterns: Sequence[str]) -> Operations:
-    return [
-        candidate
-        for candidate in candidates
-        if any(fnmatchcase(candidate[0], pattern) for pattern in patterns)
-    ]
+def _select_names(names: Sequence[str], patterns: Sequence[str]) -> frozenset[str]:
+    """Return the names that match a pattern.
+
+    Raises:
+        UsageError: too many match.
+    """
+    selected = [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    if len(selected) > MAX_OPERATIONS:
+        raise UsageError(
+            f"these are {len(selected)} operations, and at most {MAX_OPERATIONS} can be bound",
+            hint="choose some by their names, such as --operation 'get*'",
+        )
+    return frozenset(selected)
 
 
 def _refuse_unknown(requested_names: Sequence[str], names: Sequence[str], noun: str) -> None:

@@ -11,9 +11,8 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
-from copy import deepcopy
-from typing import Any, Final, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, cast
 from urllib.parse import urljoin, urlsplit
 
 from msgspec import Struct
@@ -38,8 +37,15 @@ MAX_DESCRIPTION_CHARS: Final = 2000
 """Characters of an operation's description. Longer ones would fill the prompt."""
 MAX_YAML_BYTES: Final = 10_000_000
 """Bytes of a document in YAML, which is parsed in Python and takes five seconds for a megabyte."""
+MAX_OPERATIONS: Final = 2000
+"""Operations that are bound at once. A choice: some seconds, and more than a person reads."""
 MAX_DEFINITIONS: Final = 500
 """Definitions that the schemas of one operation may have."""
+MAX_SCHEMA_CHARS: Final = 1_000_000
+"""Characters of one operation's schemas with their examples. A choice: a tool's schema may have a
+quarter of it, and without a limit each operation could copy the whole document."""
+MAX_TOTAL_CHARS: Final = 20_000_000
+"""Characters of the schemas of all operations that are bound at once. They take ten seconds."""
 
 _NOT_SENT: Final = frozenset(("accept", "content-type", "authorization"))
 """Header parameters that are ignored, as OpenAPI requires."""
@@ -60,6 +66,16 @@ class OperationRefused(ToolDefinitionError):
     """An operation that cannot be a tool, with the reason."""
 
 
+class _Operation(NamedTuple):
+    """An operation as its document describes it."""
+
+    method: str
+    path: str
+    item: Mapping[str, Any]
+    """The description of its path."""
+    operation: Mapping[str, Any]
+
+
 class OpenApiDocument(Struct, frozen=True):
     """The content of a document."""
 
@@ -78,11 +94,34 @@ class OpenApiDocument(Struct, frozen=True):
     def title(self) -> str:
         return str(self._root_object("info").get("title", ""))
 
-    def operations(self) -> Iterator[tuple[str, BoundTool | OperationRefused]]:
+    def operation_names(self) -> list[str]:
+        """Return the names of all operations, also of those that cannot be tools."""
+        return [name for name, _ in self._describe_operations()]
+
+    def operations(
+        self, is_wanted: Callable[[str], bool] = lambda name: True
+    ) -> Iterator[tuple[str, BoundTool | OperationRefused]]:
         """Yield each operation's name, and its tool or the reason why there is none.
 
-        The name is its ``operationId``, or method and path.
+        The name is its ``operationId``, or method and path. No tools are made of operations that
+        are not wanted.
         """
+        reading = _Reading(self)
+        for name, entry in self._describe_operations():
+            if not is_wanted(name):
+                continue
+            if isinstance(entry, OperationRefused):
+                yield name, entry
+                continue
+            try:
+                yield name, self._make_tool(name, entry, reading)
+            except OperationRefused as error:
+                yield name, error
+            except (ToolDefinitionError, *_DOCUMENT_ERRORS) as error:
+                yield name, OperationRefused(f"it is described wrongly: {error}"[:300])
+
+    def _describe_operations(self) -> Iterator[tuple[str, _Operation | OperationRefused]]:
+        """Yield each operation's name, and its description or the fault of its path."""
         taken: set[str] = set()
         for path, item in self._root_object("paths").items():
             try:
@@ -106,12 +145,7 @@ class OpenApiDocument(Struct, frozen=True):
                 if name in taken:
                     name = f"{method} {path}"
                 taken.add(name)
-                try:
-                    yield name, self._make_tool(name, method, str(path), item, operation)
-                except OperationRefused as error:
-                    yield name, error
-                except (ToolDefinitionError, *_DOCUMENT_ERRORS) as error:
-                    yield name, OperationRefused(f"it is described wrongly: {error}"[:300])
+                yield name, _Operation(method, str(path), item, operation)
 
     @property
     def server(self) -> str:
@@ -146,20 +180,14 @@ class OpenApiDocument(Struct, frozen=True):
             value = resolve(self.value, value["$ref"], {})[1]
         raise OperationRefused("its references do not end")
 
-    def _make_tool(
-        self,
-        name: str,
-        method: str,
-        path: str,
-        item: Mapping[str, Any],
-        operation: Mapping[str, Any],
-    ) -> BoundTool:
+    def _make_tool(self, name: str, entry: _Operation, reading: _Reading) -> BoundTool:
+        method, path, item, operation = entry
         if fault := find_path_fault(path):
             raise OperationRefused(fault)
-        security = self._read_security(operation)
+        security = self._read_security(operation, reading.secrets)
         schemes = [scheme for way in security for scheme in way.values()]
         proofs = {(proof["in"], str(proof["name"]).lower()) for proof in schemes}
-        schemas = _Schemas(self)
+        schemas = _Schemas(reading)
         properties: dict[str, Any] = {}
         required: list[str] = []
         places: list[dict[str, Any]] = []
@@ -176,8 +204,8 @@ class OpenApiDocument(Struct, frozen=True):
                 required.append(argument)
             sent = {key: parameter[key] for key in ("name", "in", "style", "explode", "json")}
             places.append({"argument": argument, **sent})
-        described = {place["name"] for place in places if place["in"] == "path"}
-        if missing := [part for part in PATH_PARTS.findall(path) if part not in described]:
+        filled = {place["name"] for place in places if place["in"] == "path"}
+        if missing := [part for part in PATH_PARTS.findall(path) if part not in filled]:
             # Without it the request would go to another address, such as that of all items.
             raise OperationRefused(f"no parameter fills {{{missing[0]}}} of its path")
         location: dict[str, Any] = {"method": method.upper(), "path": path, "parameters": places}
@@ -258,12 +286,13 @@ class OpenApiDocument(Struct, frozen=True):
                 addresses.append(url.rstrip("/"))
         return addresses
 
-    def _read_security(self, operation: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _read_security(
+        self, operation: Mapping[str, Any], schemes: Mapping[str, Mapping[str, Any]]
+    ) -> list[dict[str, Any]]:
         """Return the ways to authenticate, each with the schemes that go together.
 
         An empty way means that no authentication is needed.
         """
-        schemes = self.secrets()
         ways = operation.get("security", self.value.get("security")) or ()
         return [
             {name: {key: schemes[name].get(key) for key in _SECURITY_KEYS} for name in way}
@@ -277,12 +306,36 @@ def _is_not_sent(place: str, name: str) -> bool:
     return place == "header" and (name.lower() in _NOT_SENT or is_reserved(name))
 
 
+class _Reading:
+    """The parts that all operations of a document share while tools are made."""
+
+    def __init__(self, document: OpenApiDocument) -> None:
+        self.document = document
+        self.secrets = document.secrets()
+        self._chars_left = MAX_TOTAL_CHARS
+
+    def count(self, chars: int) -> None:
+        """Count characters of copied schemas.
+
+        Raises:
+            UsageError: they are too many together.
+        """
+        self._chars_left -= chars
+        if self._chars_left < 0:
+            raise UsageError(
+                f"the schemas of these operations have more than {MAX_TOTAL_CHARS} characters",
+                hint="choose some by their names, such as --operation 'get*'",
+            )
+
+
 class _Schemas:
     """The schemas of one operation in JSON Schema 2020-12, with their `definitions`."""
 
-    def __init__(self, document: OpenApiDocument) -> None:
+    def __init__(self, reading: _Reading) -> None:
+        self._reading, document = reading, reading.document
         self._document = document
         self._names: dict[str, str] = {}
+        self._chars_left = MAX_SCHEMA_CHARS
         self._older = str(document.value.get("openapi", "")).startswith("3.0")
 
     def describe_schema(self, owner: Mapping[str, Any], schema: Any) -> Any:
@@ -311,11 +364,28 @@ class _Schemas:
         return definitions
 
     def _make_local(self, schema: Any) -> Any:
-        copy = deepcopy(schema)
+        copy = self._copy(schema)
         for _, node in walk(copy):
             if isinstance(node, dict):
                 self._rewrite(node)
         return copy
+
+    def _copy(self, value: Any) -> Any:
+        """Return a deep copy.
+
+        Raises:
+            OperationRefused: the schemas of the operation are too large.
+        """
+        chars = len(value) if isinstance(value, str) else 1
+        if isinstance(value, Mapping):
+            chars += sum(map(len, value))
+        self._chars_left -= chars
+        self._reading.count(chars)
+        if self._chars_left < 0:
+            raise OperationRefused(f"its schema has more than {MAX_SCHEMA_CHARS} characters")
+        if isinstance(value, Mapping):
+            return {key: self._copy(item) for key, item in value.items()}
+        return [self._copy(item) for item in value] if isinstance(value, list) else value
 
     def _rewrite(self, node: dict[str, Any]) -> None:
         nullable = node.get("nullable") is True
