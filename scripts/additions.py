@@ -170,8 +170,8 @@ assert json.loads(done.stdout)["answer"] == "Hello!"
 }
 
 
-def made(addition: Addition, folder: Path) -> None:
-    """Copy the package with what it reads into ``folder``, with the addition."""
+def copy_with_addition(addition: Addition, folder: Path) -> None:
+    """Copy the package and its data into ``folder``, with the addition."""
     for name in ("mlx_tools", "prompts", "config"):
         leave = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, folder / name, ignore=leave)
@@ -187,10 +187,10 @@ def made(addition: Addition, folder: Path) -> None:
         (folder / "mlx_tools" / name).write_text(text, encoding="utf-8")
 
 
-def tried(addition: Addition) -> subprocess.CompletedProcess[str]:
-    """The result of the program that shows an addition."""
+def run_addition(addition: Addition) -> subprocess.CompletedProcess[str]:
+    """Run the program that shows an addition, and return its result."""
     with tempfile.TemporaryDirectory() as name:
-        made(addition, Path(name))
+        copy_with_addition(addition, Path(name))
         homes = ("CACHE", "CONFIG", "DATA", "STATE")
         environ = {f"MLX_TOOLS_{one}_DIR": f"{name}/{one.lower()}" for one in homes}
         return subprocess.run(
@@ -204,6 +204,6 @@ def tried(addition: Addition) -> subprocess.CompletedProcess[str]:
 
 if __name__ == "__main__":
     for kind, one in ADDITIONS.items():
-        if (done := tried(one)).returncode:
+        if (done := run_addition(one)).returncode:
             raise SystemExit(f"{kind}: {done.stderr}")
         print(f"{len(one.edits)}  {kind}: {', '.join(one.edits)}")

@@ -172,8 +172,8 @@ def _colour(name: str) -> str | None:
     return name.replace("bfight", "bright").replace("brown", "yellow").replace("bright", "bright_")
 
 
-def shown_in(drawn: str) -> list[str]:
-    """The readable text of a picture, row by row, without the numbers."""
+def read_shown_text(drawn: str) -> list[str]:
+    """Return the readable text of a picture, row by row, without numbers."""
     rows: dict[str, str] = {}
     for text in ElementTree.fromstring(drawn).iterfind(".//{*}g/{*}text"):
         rows[text.get("y", "")] = rows.get(text.get("y", ""), "") + (text.text or "")
@@ -187,7 +187,7 @@ def main() -> None:
     for name, terminal in screens():
         new, path = picture(terminal.drawn, name), FOLDER / f"{name}.svg"
         old = path.read_text(encoding="utf-8") if path.exists() else "<svg/>"
-        if shown_in(new) == shown_in(old):
+        if read_shown_text(new) == read_shown_text(old):
             continue
         if "--check" in sys.argv[1:]:
             raise SystemExit(f"{path} is out of date: python scripts/chat_screens.py")

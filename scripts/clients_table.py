@@ -16,8 +16,8 @@ from scripts.generated_part import ROOT, GeneratedPart, paragraph
 Row = dict[str, Any]
 
 
-def found(name: str) -> dict[str, Any]:
-    """The results of a benchmark."""
+def load_results(name: str) -> dict[str, Any]:
+    """Return the results of a benchmark."""
     text = (ROOT / "benchmarks" / name).read_text(encoding="utf-8")
     value: dict[str, Any] = json.loads(text)
     return value
@@ -25,9 +25,9 @@ def found(name: str) -> dict[str, Any]:
 
 def clients() -> str:
     """The results of the clients, as Markdown."""
-    results = found("gateway_clients.json")
+    results = load_results("gateway_clients.json")
     lines = ["| client | set up by | tests passed | failed |", "| --- | --- | --- | --- |"]
-    for client, tests in by_client(results["scripted"]).items():
+    for client, tests in group_by_client(results["scripted"]).items():
         failed = [test["test"] for test in tests if not test["passed"]]
         setup = "`mlx-tools connect`" if client in results["connected"] else "its address, in code"
         passed = f"{len(tests) - len(failed)} of {len(tests)}"
@@ -35,7 +35,9 @@ def clients() -> str:
     parts = []
     if "small" in results:
         small = results["small"]
-        failed = [f"{one['client']}, {cell(one['why'])}" for one in small if not one["passed"]]
+        failed = [
+            f"{one['client']}, {format_cell(one['why'])}" for one in small if not one["passed"]
+        ]
         which = f" ({'; '.join(failed)})" if failed else ""
         parts.append(
             f"On mlx-lm's server with SmolLM2 of 135 million parameters ({results['small_date']}), "
@@ -51,8 +53,8 @@ def clients() -> str:
     return "\n".join([command, "", *lines, *(f"\n{paragraph(part)}" for part in parts)])
 
 
-def by_client(rows: list[Row]) -> dict[str, list[Row]]:
-    """The tests of each client that were run."""
+def group_by_client(rows: list[Row]) -> dict[str, list[Row]]:
+    """Return the executed tests of each client."""
     its: dict[str, list[Row]] = {}
     for one in rows:
         if not one.get("skipped"):
@@ -60,23 +62,23 @@ def by_client(rows: list[Row]) -> dict[str, list[Row]]:
     return its
 
 
-def cell(text: str) -> str:
+def format_cell(text: str) -> str:
     return textwrap.shorten(text, 140, placeholder=" …").replace("<", "&lt;")
 
 
 def peers() -> str:
     """The results of the peers, as Markdown."""
-    results = found("gateway_peers.json")
+    results = load_results("gateway_peers.json")
     rows: list[Row] = results["rows"]
     names = dict.fromkeys(one["peer"] for one in rows)
     named = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     return paragraph(
         f"`python benchmarks/gateway_peers.py`, {results['date']}, with {named}: "
-        f"{'; '.join(f'{name}, {share(rows, name)}' for name in names)}."
+        f"{'; '.join(f'{name}, {format_share(rows, name)}' for name in names)}."
     )
 
 
-def share(rows: list[Row], peer: str) -> str:
+def format_share(rows: list[Row], peer: str) -> str:
     its = [one["passed"] for one in rows if one["peer"] == peer]
     return f"{sum(its)} of {len(its)}"
 

@@ -63,20 +63,20 @@ PLUGINS: Final = "plugins"
 """The room whose folders are plugins: none of them imports another, and no room imports one."""
 
 
-def room_name(module: str) -> str:
+def find_room_name(module: str) -> str:
     """Return the room of a module, which is named without the package's own name."""
     first, _, rest = module.partition(".")
     return f"{first}.{rest.partition('.')[0]}" if first == PLUGINS and rest else first
 
 
-def rank(room: str) -> int:
+def find_rank(room: str) -> int:
     """Return a room's place in the order of the house."""
     return ROOMS.index(room.partition(".")[0])
 
 
 @functools.cache
-def modules() -> dict[str, Path]:
-    """Every module of the package by its dotted name, without the package's own name."""
+def find_modules() -> dict[str, Path]:
+    """Return every module of the package by its dotted name, without ``mlx_tools``."""
     found = {}
     for path in sorted((ROOT / PACKAGE).rglob("*.py")):
         parts = path.relative_to(ROOT / PACKAGE).with_suffix("").parts
@@ -93,34 +93,34 @@ _LOOKED_AT: Final = (
 
 
 @functools.cache
-def nodes(path: Path) -> tuple[ast.AST, ...]:
-    """The module itself, and the imports, calls, functions and classes in it."""
+def list_nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Return the module, and its imports, calls, functions and classes."""
     tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
     return tuple(node for node in ast.walk(tree) if isinstance(node, _LOOKED_AT))
 
 
-def called(node: ast.Call) -> str:
-    """The last name of what is called, empty where it has none."""
+def find_called_name(node: ast.Call) -> str:
+    """Return the last name of a called expression, empty without one."""
     if isinstance(node.func, ast.Attribute):
         return node.func.attr
     return node.func.id if isinstance(node.func, ast.Name) else ""
 
 
 @functools.cache
-def imports_of(name: str, path: Path) -> tuple[tuple[int, str], ...]:
-    """Line and absolute dotted name of everything a module imports, wherever in it that happens.
+def list_imports(name: str, path: Path) -> tuple[tuple[int, str], ...]:
+    """Return the imports of a module, each with its line and absolute dotted name.
 
     Of ``from a import b`` both ``a`` and ``a.b`` come out, since ``b`` may be a module.
     """
-    return tuple(_imports_of(name, path))
+    return tuple(_iter_imports(name, path))
 
 
-def _imports_of(name: str, path: Path) -> Iterator[tuple[int, str]]:
+def _iter_imports(name: str, path: Path) -> Iterator[tuple[int, str]]:
     is_package = path.name == "__init__.py"
     package = [PACKAGE, *([] if name == FACE else name.split("."))]
     if not is_package:
         package.pop()
-    for node in nodes(path):
+    for node in list_nodes(path):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -133,31 +133,31 @@ def _imports_of(name: str, path: Path) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.Call) and node.args:
             first = node.args[0]
             if (
-                called(node) in {"import_module", "__import__"}
+                find_called_name(node) in {"import_module", "__import__"}
                 and isinstance(first, ast.Constant)
                 and isinstance(first.value, str)
             ):
                 yield node.lineno, first.value
 
 
-def room_of(dotted: str, rooms: frozenset[str]) -> str | None:
-    """The room an absolute dotted name leads into; None outside the package."""
+def find_room(dotted: str, rooms: frozenset[str]) -> str | None:
+    """Return the room of an absolute dotted name, None outside of the package."""
     first, _, rest = dotted.partition(".")
     if first != PACKAGE:
         return None
-    room = room_name(rest)
+    room = find_room_name(rest)
     return room if room in rooms else FACE
 
 
-def room_imports() -> dict[str, dict[str, str]]:
-    """For each room, the rooms it imports, each with one place (``file:line``) where it does."""
-    found = modules()
-    rooms = frozenset(map(room_name, found))
+def collect_room_imports() -> dict[str, dict[str, str]]:
+    """Return the imported rooms of each room, each with one place (``file:line``)."""
+    found = find_modules()
+    rooms = frozenset(map(find_room_name, found))
     edges: dict[str, dict[str, str]] = {room: {} for room in rooms}
     for name, path in found.items():
-        here = room_name(name)
-        for line, dotted in imports_of(name, path):
-            there = room_of(dotted, rooms)
+        here = find_room_name(name)
+        for line, dotted in list_imports(name, path):
+            there = find_room(dotted, rooms)
             # `from mlx_tools import errors` names the package on its way to a room.
             on_the_way = dotted == PACKAGE
             if there not in (None, here) and not on_the_way:
@@ -165,9 +165,9 @@ def room_imports() -> dict[str, dict[str, str]]:
     return edges
 
 
-def violations() -> list[str]:
-    """Breaches of the order, one line each: an unknown room, or an import that goes up."""
-    edges = room_imports()
+def find_violations() -> list[str]:
+    """Return the wrong imports, one line each: upward, or of an unknown room."""
+    edges = collect_room_imports()
     faults = [
         f"{room}: not in ROOMS of scripts/import_diagram.py"
         for room in sorted(edges)
@@ -178,19 +178,19 @@ def violations() -> list[str]:
             if {here.partition(".")[0], there.partition(".")[0]} - set(ROOMS):
                 continue
             is_plugin = there.startswith(f"{PLUGINS}.")
-            if rank(there) > rank(here) or is_plugin or {here, there} <= APPLICATIONS:
+            if find_rank(there) > find_rank(here) or is_plugin or {here, there} <= APPLICATIONS:
                 faults.append(f"{place}: {here} imports {there}")
     return faults
 
 
-def file_imports() -> dict[str, set[str]]:
-    """For each module, the other modules of its room that it imports, wherever in it it does."""
-    found = modules()
+def collect_file_imports() -> dict[str, set[str]]:
+    """Return the modules of the same room that each module imports."""
+    found = find_modules()
     edges: dict[str, set[str]] = {}
     for name, path in found.items():
         dotted = [
             one.removeprefix(f"{PACKAGE}.")
-            for _, one in imports_of(name, path)
+            for _, one in list_imports(name, path)
             if one.startswith(f"{PACKAGE}.")
         ]
         # Of ``from room import file`` the file is meant, and not the room that names it.
@@ -207,9 +207,9 @@ def file_imports() -> dict[str, set[str]]:
     return edges
 
 
-def circles() -> list[list[str]]:
-    """The circles of modules inside rooms that import one another, each in order of names."""
-    edges = file_imports()
+def find_cycles() -> list[list[str]]:
+    """Return the import cycles inside of rooms, each in the order of names."""
+    edges = collect_file_imports()
 
     def reach(start: str) -> set[str]:
         seen: set[str] = set()
@@ -229,8 +229,8 @@ def circles() -> list[list[str]]:
     return sorted(map(list, found))
 
 
-def reduced(edges: dict[str, set[str]]) -> dict[str, set[str]]:
-    """The same graph without the arrows that follow from others."""
+def reduce_graph(edges: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Return the graph without edges that follow from others."""
 
     def reach(room: str) -> set[str]:
         return edges[room].union(*(reach(next_room) for next_room in edges[room]))
@@ -245,28 +245,28 @@ def reduced(edges: dict[str, set[str]]) -> dict[str, set[str]]:
     }
 
 
-def diagram() -> str:
-    """The mermaid block: arrows for the imports that say something, a line for each room."""
-    graph = {room: set(imported) for room, imported in room_imports().items()}
-    arrows = reduced(graph)
+def draw_diagram() -> str:
+    """Return the mermaid block: an edge for each import, a line for each room."""
+    graph = {room: set(imported) for room, imported in collect_room_imports().items()}
+    arrows = reduce_graph(graph)
     lines = ["```mermaid", "flowchart TD"]
-    lines += [f'  {node(FACE)}["{PACKAGE}"]']
+    lines += [f'  {make_node_id(FACE)}["{PACKAGE}"]']
     lines += [
-        f"  {node(here)} --> {' & '.join(map(node, sorted(arrows[here])))}"
+        f"  {make_node_id(here)} --> {' & '.join(map(make_node_id, sorted(arrows[here])))}"
         for here in sorted(arrows)
         if arrows[here]
     ]
     return "\n".join([*lines, "```"])
 
 
-def node(room: str) -> str:
-    """A room's name as mermaid's identifier."""
+def make_node_id(room: str) -> str:
+    """Return mermaid's identifier of a room."""
     return "face" if room == FACE else room.replace(".", "/")
 
 
-PART: Final = GeneratedPart("architecture.md", "import diagram", "import_diagram.py", diagram)
+PART: Final = GeneratedPart("architecture.md", "import diagram", "import_diagram.py", draw_diagram)
 
 if __name__ == "__main__":
-    if faults := violations():
+    if faults := find_violations():
         raise SystemExit("\n".join(faults))
     PART.main()

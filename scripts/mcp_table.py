@@ -13,22 +13,22 @@ from typing import Any, Final
 from scripts.generated_part import ROOT, GeneratedPart, paragraph
 
 
-def found(name: str) -> dict[str, Any]:
-    """The results of a benchmark."""
+def load_results(name: str) -> dict[str, Any]:
+    """Return the results of a benchmark."""
     text = (ROOT / "benchmarks" / f"{name}.json").read_text(encoding="utf-8")
     value: dict[str, Any] = json.loads(text)
     return value
 
 
-def cell(text: str) -> str:
+def format_cell(text: str) -> str:
     return " ".join(text.split())[:140].replace("<", "&lt;")
 
 
 def servers() -> str:
-    results = found("mcp_servers")
+    results = load_results("mcp_servers")
     said = []
     for one in results["rows"]:
-        without = f" ({cell(one['why'])})" if one["why"] else ""
+        without = f" ({format_cell(one['why'])})" if one["why"] else ""
         said.append(f"{one['server']} {one['version']}{without}")
     return paragraph(
         f"`python benchmarks/mcp_servers.py`, {results['date']}, adds public servers and calls "
@@ -37,10 +37,10 @@ def servers() -> str:
 
 
 def conformance() -> str:
-    results = found("mcp_conformance_client")
+    results = load_results("mcp_conformance_client")
     rows = results["rows"]
     failed = [one["scenario"] for one in rows if not one["ok"] and not one["not_offered"]]
-    without = dict.fromkeys(cell(one["not_offered"]) for one in rows if one["not_offered"])
+    without = dict.fromkeys(format_cell(one["not_offered"]) for one in rows if one["not_offered"])
     fail = f"These fail: {', '.join(failed)}. " if failed else ""
     return paragraph(
         f"`python benchmarks/mcp_conformance_client.py`, {results['date']}, with "
@@ -51,14 +51,14 @@ def conformance() -> str:
 
 
 def start() -> str:
-    times: dict[str, float] = found("mcp_start")["seconds"]
+    times: dict[str, float] = load_results("mcp_start")["seconds"]
     none = times["none"]
     said = [f"{what} {seconds - none:.2f} s" for what, seconds in times.items()][1:-1]
     return f"Processor time above a start with none: {'; '.join(said)} (`benchmarks/mcp_start.py`)."
 
 
 def documents() -> str:
-    results = found("openapi_documents")
+    results = load_results("openapi_documents")
     said = [
         f"{one['document']} {one['version']} ({one['bound']} operations, {one['left_out']} left "
         f"out, {one['valid, let through']} of {one['valid']} values)"

@@ -69,8 +69,8 @@ def code_mutations() -> list[CodeMutation]:
     return [CodeMutation(**{**row, "tests": tuple(row["tests"])}) for row in rows]
 
 
-class Gone(Exception):
-    """The text that a mutation replaces does not stand in its file once."""
+class TextNotFound(Exception):
+    """The text that a mutation replaces is not exactly once in its file."""
 
 
 class Tree:
@@ -92,7 +92,7 @@ class Tree:
         path = self.folder / mutation.file
         before = path.read_text(encoding="utf-8")
         if (times := before.count(mutation.old)) != 1:
-            raise Gone(f"its text stands there {times} times, not once")
+            raise TextNotFound(f"its text stands there {times} times, not once")
         self._write(path, before.replace(mutation.old, mutation.new))
         try:
             yield
@@ -219,7 +219,7 @@ def try_tests(runner: TestRunner, mutation: CodeMutation) -> TestedResult:
     try:
         with runner.tree.changed(mutation):
             code, failed = runner.run(mutation.tests)
-    except Gone as gone:
+    except TextNotFound as gone:
         return TestedResult(mutation, fault=str(gone))
     if code not in (0, 1):
         return TestedResult(mutation, fault=f"pytest ended with {code}: {failed}")
@@ -361,7 +361,7 @@ class Replayer:
         try:
             with self.tree.changed(mutation):
                 failed = self.replay()
-        except (Gone, RuntimeError) as error:
+        except (TextNotFound, RuntimeError) as error:
             return GoldenResult(mutation, {}, fault=str(error))
         errors = sorted({error for check in failed.values() for error in check["errors"]})
         due = {facts.name for facts in self._facts if mutation.hits(facts)}
@@ -426,8 +426,8 @@ def golden_complaint(result: GoldenResult) -> str:
 # --- the command ----------------------------------------------------------------------------------
 
 
-def in_copies(folder: Path, tasks: Sequence[Callable[[Tree], None]]) -> None:
-    """Run tasks at the same time, each with a copy of its own."""
+def run_in_copies(folder: Path, tasks: Sequence[Callable[[Tree], None]]) -> None:
+    """Run tasks at the same time, each with its own copy of the tree."""
     with ThreadPoolExecutor(len(tasks)) as pool:
         trees = [Tree(folder / f"copy-{number}") for number in range(len(tasks))]
         for _ in pool.map(lambda task, tree: task(tree), tasks, trees):
@@ -454,7 +454,7 @@ def try_code(chosen: Sequence[CodeMutation], folder: Path, jobs: int) -> list[Te
 
         return task
 
-    in_copies(folder, [share(part) for part in range(jobs)])
+    run_in_copies(folder, [share(part) for part in range(jobs)])
     return [results[mutation.name] for mutation in chosen]
 
 
@@ -480,7 +480,7 @@ def try_golden(
         return task
 
     jobs = max(1, min(jobs, len(chosen)))
-    in_copies(folder, [share(chosen[part::jobs]) for part in range(jobs)])
+    run_in_copies(folder, [share(chosen[part::jobs]) for part in range(jobs)])
     return [results[mutation.name] for mutation in chosen], counts[0]
 
 

@@ -27,28 +27,28 @@ FOLDER = ROOT / "golden_transcripts"
 THEMES = (reading, mending, deciding, bounds, planted)
 
 
-def scripted() -> list[Scene]:
-    """All scenes whose completions are written here."""
+def list_scripted_scenes() -> list[Scene]:
+    """Return all scenes with scripted completions."""
     return [scene for theme in THEMES for scene in theme.scenes()]
 
 
-def wanted(name: str, given: Sequence[str]) -> bool:
-    """Return True if a transcript is to be recorded."""
+def is_selected(name: str, given: Sequence[str]) -> bool:
+    """Return True if a transcript should be recorded."""
     return not given or any(name.startswith(one) for one in given)
 
 
 async def record(folder: Path, names: Sequence[str], *, real: bool) -> int:
     """Records what is wanted; returns how many transcripts were written."""
     written = 0
-    for scene in scripted():
-        if wanted(scene.name, names):
+    for scene in list_scripted_scenes():
+        if is_selected(scene.name, names):
             golden = await record_scene(scene)
             write_golden(golden, folder / f"{scene.name}.jsonl")
             written += 1
     if real:
         from scripts.golden_set import real as by_model
 
-        async for scene, golden in by_model.recorded(lambda name: wanted(name, names)):
+        async for scene, golden in by_model.recorded(lambda name: is_selected(name, names)):
             write_golden(golden, folder / f"{scene.name}.jsonl")
             print(f"{scene.name}: {[dict(o) for o in golden.golden.outcomes]}", file=sys.stderr)
             written += 1

@@ -25,28 +25,28 @@ def table() -> str:
     rows = [
         [
             kind or "all",
-            *(share(found[when][strategy], kinds, kind) for strategy, when in columns),
+            *(format_share(found[when][strategy], kinds, kind) for strategy, when in columns),
         ]
         for kind in (*dict.fromkeys(kinds), "")
     ]
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(
         [
-            paragraph(trained(found)),
+            paragraph(describe_trial(found)),
             "",
             *("| " + " | ".join(line) + " |" for line in lines),
         ]
     )
 
 
-def trained(found: dict[str, Any]) -> str:
-    """The size of the trial, and the losses at its ends."""
+def describe_trial(found: dict[str, Any]) -> str:
+    """Return the size of the trial, and the losses at its ends."""
     training = found["training"]
     ends = []
     for name, losses in training["losses"].items():
         ends.append(
             f"{name} loss "
-            + ", ".join(f"{losses[at]:g} at iteration {at}" for at in ends_of(list(losses)))
+            + ", ".join(f"{losses[at]:g} at iteration {at}" for at in find_ends(list(losses)))
         )
     return (
         f"{found['date']}, {found['model']} on two cores: {found['completions']} completions of "
@@ -55,13 +55,13 @@ def trained(found: dict[str, Any]) -> str:
     )
 
 
-def ends_of(iterations: Sequence[str]) -> Sequence[str]:
-    """The first and the last iteration."""
+def find_ends(iterations: Sequence[str]) -> Sequence[str]:
+    """Return the first and the last iteration."""
     return [*iterations[:1], *iterations[1:][-1:]]
 
 
-def share(passed: Sequence[bool], kinds: Sequence[str], kind: str) -> str:
-    """The passed questions of a kind, or of all."""
+def format_share(passed: Sequence[bool], kinds: Sequence[str], kind: str) -> str:
+    """Return the passed questions of a kind, or of all kinds."""
     chosen = [one for one, of in zip(passed, kinds, strict=True) if kind in ("", of)]
     return f"{sum(chosen)} of {len(chosen)}"
 

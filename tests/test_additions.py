@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.additions import ADDITIONS, tried
+from scripts.additions import ADDITIONS, run_addition
 
 MOST = {"setting of a run": 2, "stop reason": 2, "kind of record": 3, "backend": 2}
 """The existing files that an addition may touch at most."""
@@ -14,6 +14,6 @@ MOST = {"setting of a run": 2, "stop reason": 2, "kind of record": 3, "backend":
     "kind", [pytest.param(k, marks=[pytest.mark.heavy] * (k != "backend")) for k in MOST]
 )
 def test_an_addition_works_with_what_it_touches(kind: str) -> None:
-    done = tried(ADDITIONS[kind])
+    done = run_addition(ADDITIONS[kind])
     assert done.returncode == 0, done.stderr
     assert len(ADDITIONS[kind].edits) <= MOST[kind]

@@ -104,28 +104,28 @@ def has(*features: str) -> Holds:
     return lambda facts: not facts.features.isdisjoint(features)
 
 
-def both(*wanted: Holds) -> Holds:
-    """Return a predicate: all of these hold."""
+def has_all(*wanted: Holds) -> Holds:
+    """Return a predicate: all of these predicates hold."""
     return lambda facts: all(one(facts) for one in wanted)
 
 
-def without(unwanted: Holds) -> Holds:
-    """Return a predicate: this does not hold."""
+def lacks(unwanted: Holds) -> Holds:
+    """Return a predicate: this predicate does not hold."""
     return lambda facts: not unwanted(facts)
 
 
-def holds(text: str) -> Holds:
-    """Return a predicate: a text stands in the run."""
+def contains_text(text: str) -> Holds:
+    """Return a predicate: the run has a text."""
     return lambda facts: text in facts.text
 
 
-def in_prompt(text: str) -> Holds:
-    """Return a predicate: a text stands in the system prompt or in the examples."""
+def has_in_prompt(text: str) -> Holds:
+    """Return a predicate: the system prompt or the examples have a text."""
     return lambda facts: (
         text in facts.header.system or any(text in t["content"] for t in facts.header.examples)
     )
 
 
-def knows(tool: str) -> Holds:
+def has_tool(tool: str) -> Holds:
     """Return a predicate: the run had a built-in tool."""
     return lambda facts: tool in facts.tools

@@ -15,7 +15,17 @@ from mlx_tools.transcript.records import (
     ObservationRecord,
 )
 
-from .mutating import Facts, Holds, Mutation, both, has, holds, in_prompt, knows, without
+from .mutating import (
+    Facts,
+    Holds,
+    Mutation,
+    contains_text,
+    has,
+    has_all,
+    has_in_prompt,
+    has_tool,
+    lacks,
+)
 
 
 def mutations() -> list[Mutation]:
@@ -49,7 +59,7 @@ def _words() -> Iterator[Mutation]:
         "persona.txt",
         "helpful",
         "patient",
-        without(_own_persona),
+        lacks(_own_persona),
         "those without a persona of their own",
     )
     for style, old in (
@@ -70,7 +80,7 @@ def _words() -> Iterator[Mutation]:
         "mode-answer-first.txt",
         "what you do not",
         "what you may not",
-        without(has("rag-first")),
+        lacks(has("rag-first")),
         "those in that mode",
     )
     yield words(
@@ -136,7 +146,7 @@ MESSAGES = (
 
 def _messages(words: Any) -> Iterator[Mutation]:
     for name, old, new, read in MESSAGES:
-        hits = holds(old.removesuffix("{{") if read is None else read)
+        hits = contains_text(old.removesuffix("{{") if read is None else read)
         who = f"those that hold `{(read or old.removesuffix('{{')).strip()}`"
         yield words(f"messages-{name}", "messages.toml", old, new, hits, who)
     yield words(
@@ -144,7 +154,10 @@ def _messages(words: Any) -> Iterator[Mutation]:
         "messages.toml",
         'hidden = "{{count}} more tools are',
         'hidden = "{{count}} tools are',
-        both(holds("more tools are not listed here."), without(holds("Look for one with"))),
+        has_all(
+            contains_text("more tools are not listed here."),
+            lacks(contains_text("Look for one with")),
+        ),
         "those whose catalog hides tools, and that cannot search",
     )
 
@@ -166,7 +179,7 @@ def _examples(words: Any) -> Iterator[Mutation]:
                 for text in (turn["content"],)
             )
         else:
-            hits = in_prompt(shown)
+            hits = has_in_prompt(shown)
         who = f"those whose examples hold `{shown.strip()}`"
         who = "those with a made-up example" if name == "generic" else who
         yield words(f"examples-{name}", "examples.toml", old, new or "", hits, who)
@@ -246,7 +259,7 @@ def _tools() -> Iterator[Mutation]:
             f"prompts/tools/{tool}.json",
             old,
             new,
-            knows(tool) if tool != "file_access" else _reads_files,
+            has_tool(tool) if tool != "file_access" else _reads_files,
             f"those that have the tool {tool}",
         )
     yield _made(
@@ -255,7 +268,7 @@ def _tools() -> Iterator[Mutation]:
         "mlx_tools/plugins/files/access.py",
         'EFFECTS: Final[Effects] = frozenset(("write",))',
         'EFFECTS: Final[Effects] = frozenset(("read", "write"))',
-        knows("create_file"),
+        has_tool("create_file"),
         "those that have the tool create_file",
     )
     yield _made(
@@ -264,7 +277,7 @@ def _tools() -> Iterator[Mutation]:
         "mlx_tools/plugins/basics/clock.py",
         'load_words("clock").spec(frozenset(("read",)), cache=False)',
         'load_words("clock").spec(frozenset(("read",)), cache=False, private=True)',
-        knows("clock"),
+        has_tool("clock"),
         "those that have the tool clock",
     )
     yield _made(
@@ -306,7 +319,7 @@ def _formats() -> Iterator[Mutation]:
             file,
             old,
             new,
-            both(has(f"format-{name}"), without(has("template"))),
+            has_all(has(f"format-{name}"), lacks(has("template"))),
             f"those in the named format {name}",
         )
     yield _made(
@@ -569,7 +582,8 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
         'self._withdraw("truncated_output", "the output was cut off", begin)',
         'self._withdraw("invalid_json", "the output was cut off", begin)',
         lambda facts: (
-            holds("the output was cut off")(facts) or facts.name == "limits/repetition-in-a-call"
+            contains_text("the output was cut off")(facts)
+            or facts.name == "limits/repetition-in-a-call"
         ),
         "those in which a line was cut off",
     ),
@@ -594,7 +608,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
         "protocol/partial",
         '"a tool_observation is the host\'s to write"',
         '"a tool_observation is for the host to write"',
-        holds("a tool_observation is the host's to write"),
+        contains_text("a tool_observation is the host's to write"),
         "those that forge an observation and nothing else",
     ),
     (
@@ -602,7 +616,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
         "protocol/partial",
         "self.forged.append((begin, self.source.pos))",
         "pass",
-        holds("a tool_observation is the host's to write"),
+        contains_text("a tool_observation is the host's to write"),
         "those that forge an observation and nothing else",
     ),
     (

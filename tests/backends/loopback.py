@@ -204,8 +204,8 @@ def answers(
     return lambda request: request.answer(status, value, kind, head)
 
 
-def kept(route: Callable[[Connection], None]) -> Callable[[Connection], None]:
-    """The route as a server answers that keeps its connections."""
+def keep_alive(route: Callable[[Connection], None]) -> Callable[[Connection], None]:
+    """Return the route of a server that keeps its connections open."""
 
     def answer(request: Connection) -> None:
         sent, send = bytearray(), request.send
@@ -219,8 +219,8 @@ def kept(route: Callable[[Connection], None]) -> Callable[[Connection], None]:
     return answer
 
 
-def in_turn(*routes: Callable[[Connection], None]) -> Callable[[Connection], None]:
-    """Each route once, the last for ever."""
+def answer_in_turn(*routes: Callable[[Connection], None]) -> Callable[[Connection], None]:
+    """Return a route that uses each route once, and the last one for ever."""
     left = list(routes)
 
     def answer(request: Connection) -> None:
@@ -229,12 +229,12 @@ def in_turn(*routes: Callable[[Connection], None]) -> Callable[[Connection], Non
     return answer
 
 
-def drops(request: Connection) -> None:
-    """Takes the request and closes the connection."""
+def drop_connection(request: Connection) -> None:
+    """Read the request, and close the connection."""
 
 
-def likelihoods(text: str, *rows: dict[str, float]) -> Callable[[Connection], None]:
-    """A completion as mlx-lm's server gives it whole: for each token its alternatives."""
+def make_likelihoods(text: str, *rows: dict[str, float]) -> Callable[[Connection], None]:
+    """Return a completion of mlx-lm's server with the alternatives of each token."""
     content = [
         {"top_logprobs": [{"token": token, "logprob": p, "id": 9} for token, p in row.items()]}
         for row in rows

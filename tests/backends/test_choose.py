@@ -41,7 +41,7 @@ from mlx_tools.errors import (
 from mlx_tools.plugins.local import LocalBackend
 from mlx_tools.testing import Completion, ScriptedServer
 from tests.backends.asking import ask
-from tests.backends.loopback import Connection, Server, answers, likelihoods, says, serving
+from tests.backends.loopback import Connection, Server, answers, make_likelihoods, says, serving
 
 Route = Callable[[Connection], None]
 Serving = AbstractContextManager[Server]
@@ -303,8 +303,8 @@ def test_a_model_in_this_process_has_no_address(kind: str) -> None:
 
 # --- which model a server runs ------------------------------------------------------------------
 
-EMBEDDED = likelihoods("Water", dict(SMOLLM2.likelihoods) | {"A": -4.2})
-OTHER = likelihoods("Water", {"Water": -0.1, "The": -2.3})
+EMBEDDED = make_likelihoods("Water", dict(SMOLLM2.likelihoods) | {"A": -4.2})
+OTHER = make_likelihoods("Water", {"Water": -0.1, "The": -2.3})
 FOLDER = f"{DEFAULT_MODEL}-{best_precision()}"
 
 

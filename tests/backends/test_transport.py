@@ -18,11 +18,11 @@ from tests.backends.asking import AT_ONCE, ask, collect
 from tests.backends.loopback import (
     SSE,
     Connection,
+    answer_in_turn,
     answers,
-    drops,
-    in_turn,
-    kept,
-    likelihoods,
+    drop_connection,
+    keep_alive,
+    make_likelihoods,
     says,
     serving,
 )
@@ -101,7 +101,7 @@ Route = Callable[[Connection], None]
 OK = answers(200, {"status": "ok"})
 MODELS = answers(200, {"data": [{"id": "m"}]})
 FAILS = answers(500, {"error": "out of memory"})
-SCORED = likelihoods(" 7", {"Ġ7": -0.1, "Ġ8": -2.5})
+SCORED = make_likelihoods(" 7", {"Ġ7": -0.1, "Ġ8": -2.5})
 DEAD = answers(503, {"status": "unavailable"})
 
 
@@ -116,15 +116,17 @@ def test_all_that_is_asked_in_one_loop_goes_over_one_connection() -> None:
             assert (await collect(backend))[0].text == "Hi"
         assert (await collect(backend, top_logprobs=2))[0].scores
 
-    route = in_turn(*[kept(says("Hi", usage={"completion_tokens": 1}))] * 5, kept(SCORED))
-    with serving(route, health=kept(OK), models=kept(MODELS)) as server:
+    route = answer_in_turn(
+        *[keep_alive(says("Hi", usage={"completion_tokens": 1}))] * 5, keep_alive(SCORED)
+    )
+    with serving(route, health=keep_alive(OK), models=keep_alive(MODELS)) as server:
         asyncio.run(several(CompletionsBackend(server.url)))
         assert (server.connections, len(server.requests)) == (1, 8)
         assert server.ended.acquire(timeout=HANG)  # the loop's end closed it
 
 
 def test_each_event_loop_has_a_connection_of_its_own_and_closes_it() -> None:
-    with serving(kept(says("Hi"))) as server:
+    with serving(keep_alive(says("Hi"))) as server:
         backend = CompletionsBackend(server.url)
         for number in range(1, 4):
             assert ask(backend)[0] == "Hi"
@@ -140,7 +142,7 @@ def test_a_closed_backend_has_no_connection_and_may_be_asked_again() -> None:
         assert await asyncio.to_thread(server.ended.acquire, timeout=HANG)
         await collect(backend)
 
-    with serving(kept(says("Hi"))) as server:
+    with serving(keep_alive(says("Hi"))) as server:
         asyncio.run(closed(CompletionsBackend(server.url)))
         assert server.connections == 2
 
@@ -151,7 +153,7 @@ def test_a_backend_that_nobody_holds_any_more_has_let_go_of_its_connection() -> 
         gc.collect()
         return await asyncio.to_thread(server.ended.acquire, timeout=HANG)
 
-    with serving(kept(says("Hi"))) as server:
+    with serving(keep_alive(says("Hi"))) as server:
         assert asyncio.run(forgotten())
 
 
@@ -160,7 +162,7 @@ def test_a_connection_that_the_server_gave_up_is_replaced() -> None:
         return [(await collect(backend))[0].text for _ in range(2)]
 
     # the request comes in and the server closes: what a client that is not quick enough sees
-    route = in_turn(kept(says("One")), drops, kept(says("Two")))
+    route = answer_in_turn(keep_alive(says("One")), drop_connection, keep_alive(says("Two")))
     with serving(route) as server:
         backend = CompletionsBackend(server.url, retry=AT_ONCE)
         assert asyncio.run(twice(backend)) == ["One", "Two"]
@@ -188,14 +190,14 @@ class Clock:
 GATEWAY = answers(502, b"<title>Bad gateway</title>", "text/html")
 
 
-@table("failure", [FAILS, answers(503, b""), GATEWAY, drops])
+@table("failure", [FAILS, answers(503, b""), GATEWAY, drop_connection])
 @table("options", [{}, {"top_logprobs": 2}], ids=["streamed", "whole"])
 @table("times", [1, 3])
 def test_what_failed_before_its_first_byte_is_sent_again(
     failure: Route, options: dict[str, Any], times: int
 ) -> None:
     clock = Clock()
-    route = in_turn(*[failure] * times, SCORED)
+    route = answer_in_turn(*[failure] * times, SCORED)
     with serving(route, health=OK) as server:
         backend = CompletionsBackend(server.url, retry=clock.retry)
         assert ask(backend, **options)[0] == " 7"
@@ -214,10 +216,10 @@ def breaks(request: Connection) -> None:
     ("route", "health", "kind", "times"),
     [
         # three times more, and then the failure is told
-        *((FAILS, OK, BackendRefused, 4), (drops, OK, BackendBroken, 4)),
+        *((FAILS, OK, BackendRefused, 4), (drop_connection, OK, BackendBroken, 4)),
         # what the server refuses, what came after a first byte, and what is dead: once
         *((answers(n, {"error": "no"}), OK, BackendRefused, 1) for n in (400, 401, 404, 422, 429)),
-        *((breaks, OK, BackendBroken, 1), (drops, DEAD, BackendDead, 1)),
+        *((breaks, OK, BackendBroken, 1), (drop_connection, DEAD, BackendDead, 1)),
     ],
 )
 def test_how_often_a_failure_is_sent_again(
@@ -248,7 +250,7 @@ EMPTY = answers(200, {"choices": [{"text": "", "finish_reason": "stop", "logprob
 @pytest.mark.parametrize(
     ("routes", "kind"),
     [
-        *(([FAILS] * 4, BackendRefused), ([drops] * 4, BackendBroken)),
+        *(([FAILS] * 4, BackendRefused), ([drop_connection] * 4, BackendBroken)),
         ([TOO_LONG] * 3, BackendRefused),  # with likelihoods and without
         ([EMPTY], None),
     ],
@@ -257,7 +259,7 @@ EMPTY = answers(200, {"choices": [{"text": "", "finish_reason": "stop", "logprob
 def test_a_request_for_likelihoods_that_gave_none_of_itself_says_nothing_of_the_next(
     routes: list[Route], kind: type[BackendError] | None
 ) -> None:
-    with serving(in_turn(*routes, SCORED), health=OK) as server:
+    with serving(answer_in_turn(*routes, SCORED), health=OK) as server:
         backend = CompletionsBackend(server.url, retry=AT_ONCE)
         if kind is None:
             assert ask(backend, top_logprobs=2)[1].scores == ()

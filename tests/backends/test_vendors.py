@@ -25,9 +25,16 @@ from mlx_tools.errors import (
 from mlx_tools.plugins.vendors.vendors import AnthropicBackend, OllamaBackend
 from tests.backends.asking import ask
 from tests.backends.loopback import SSE, Connection
-from tests.backends.vendor_servers import VENDORS, Turn, asked, no_pauses, says, scripted
+from tests.backends.vendor_servers import (
+    VENDORS,
+    Turn,
+    list_requests,
+    retry_at_once,
+    script_anthropic_turn,
+    serve_turns,
+)
 
-__all__ = ["no_pauses"]  # a fixture
+__all__ = ["retry_at_once"]  # a fixture
 
 for _vendor in ("anthropic", "ollama"):  # which take a second to import
     if find_spec(_vendor) is None:
@@ -45,7 +52,7 @@ def vendor(request: pytest.FixtureRequest) -> str:
 def test_a_turn_is_thought_words_and_calls_in_either(vendor: str) -> None:
     backend, says = VENDORS[vendor]
     turn = says("Let me look.", ("weather", {"city": "Köln"}), ("clock", {}), thought="hm, so")
-    with scripted(turn) as server:
+    with serve_turns(turn) as server:
         text, last = ask(backend(server.url, "m"))
     lines = text.splitlines()
     assert lines[:2] == ["<think>hm, so</think>", "Let me look."]
@@ -71,7 +78,7 @@ def test_a_run_goes_through_calls_and_results(vendor: str) -> None:
         says("", ("weather", {"city": ["Paris", "Rome"]})),
         says("", ("weather", {"city": "Paris"})),
     )
-    with scripted(*turns, says("It is sunny.")) as server:
+    with serve_turns(*turns, says("It is sunny.")) as server:
         controller = Controller(
             backend=make(server.url, "m"),
             tools=[weather],
@@ -79,7 +86,7 @@ def test_a_run_goes_through_calls_and_results(vendor: str) -> None:
             settings=RunSettings(route={"path": "native", "completes": False}),
         )
         outcome = controller.run_sync("Is it sunny in Paris?")
-        bodies = asked(server)
+        bodies = list_requests(server)
     assert isinstance(outcome, Answered) and outcome.answer == "It is sunny."
     said = json.dumps(bodies[1])
     assert "city: string" in said  # what was wrong with the first call
@@ -105,9 +112,9 @@ def test_calls_that_are_shown_are_of_tools_that_are_told_even_where_none_may_be_
         {"role": "tool", "tool_call_id": "a b", "content": "yes"},
         {"role": "user", "content": "So?"},
     )
-    with scripted(says("Yes.")) as server:
+    with serve_turns(script_anthropic_turn("Yes.")) as server:
         ask(AnthropicBackend(server.url, "m"), messages=messages, tool_choice="none")
-        (body,) = asked(server)
+        (body,) = list_requests(server)
     assert [one["name"] for one in body["tools"]] == ["weather"]
     assert body["tool_choice"] == {"type": "none"}
     assert [block["type"] for block in body["messages"][-1]["content"]] == ["tool_result", "text"]
@@ -116,9 +123,9 @@ def test_calls_that_are_shown_are_of_tools_that_are_told_even_where_none_may_be_
 
 def test_a_request_without_messages_is_one_question(vendor: str) -> None:
     make, says = VENDORS[vendor]
-    with scripted(says("Hi.")) as server:
+    with serve_turns(says("Hi.")) as server:
         assert ask(make(server.url, "m"), "Sum this up.")[0] == "Hi."
-        assert "Sum this up." in json.dumps(asked(server)[0]["messages"])
+        assert "Sum this up." in json.dumps(list_requests(server)[0]["messages"])
 
 
 # --- what goes wrong ----------------------------------------------------------------------------
@@ -140,7 +147,7 @@ FAULTS: dict[str, tuple[Turn, type[BackendError], str]] = {
 def test_faults_are_told_in_our_words(vendor: str, fault: str) -> None:
     turn, kind, said = FAULTS[fault]
     idle = 0.3 if fault == "silence" else 20.0
-    with scripted(*[turn] * 9) as server, pytest.raises(kind, match=said):
+    with serve_turns(*[turn] * 9) as server, pytest.raises(kind, match=said):
         ask(VENDORS[vendor][0](server.url, "m"), idle_timeout=idle)
 
 
@@ -157,7 +164,7 @@ def test_an_answer_that_breaks_off_never_counts(vendor: str) -> None:
         to.send = send  # type: ignore[method-assign]
         to.send(b"".join(whole)[: -300 if vendor == "anthropic" else -20])
 
-    with scripted(*[cut] * 9) as server, pytest.raises(BackendError):
+    with serve_turns(*[cut] * 9) as server, pytest.raises(BackendError):
         ask(VENDORS[vendor][0](server.url, "m"))
 
 
@@ -186,7 +193,7 @@ def test_closing_a_turn_closes_the_connection(vendor: str) -> None:
                 return str(chunk.text)
         return ""
 
-    with scripted(endless) as server:
+    with serve_turns(endless) as server:
         assert asyncio.run(first(server.url)) == "It"
         assert server.closed_by_client.wait(120)
 
@@ -221,6 +228,6 @@ def test_a_key_of_the_environment_goes_to_anthropics_own_service_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
-    with scripted(says("Hi.")) as server:
+    with serve_turns(script_anthropic_turn("Hi.")) as server:
         ask(AnthropicBackend(server.url, "m"))
         assert "sk-secret" not in json.dumps(server.requests[0].headers)

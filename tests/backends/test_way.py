@@ -15,10 +15,10 @@ from mlx_tools.backends.deadlines import Retry
 from mlx_tools.errors import BackendError, BackendUnreachable, UsageError
 from tests.backends.asking import ask
 from tests.backends.loopback import Connection, Server, says, serving
-from tests.backends.vendor_servers import VENDORS, no_pauses, scripted
+from tests.backends.vendor_servers import VENDORS, retry_at_once, serve_turns
 from tests.tools.web_server import certificate
 
-__all__ = ["no_pauses"]  # a fixture
+__all__ = ["retry_at_once"]  # a fixture
 
 _VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
@@ -143,7 +143,7 @@ def test_an_sdk_goes_the_same_way_and_takes_no_key_of_the_environment(
         **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), proxy.url),
         **{f"{name}_API_KEY": "sk-of-mine" for name in ("ANTHROPIC", "OLLAMA", "OPENAI")},
     )
-    with scripted(says("Hi")) as server:
+    with serve_turns(says("Hi")) as server:
         assert ask(make(server.url, "m"))[0] == "Hi"
         sent = json.dumps([one.headers for one in server.requests])
     assert "sk-of-mine" not in sent

@@ -16,8 +16,10 @@ Part = dict[str, Any]
 Turn = Callable[[Connection], None]
 
 
-def says(text: str = "", *calls: tuple[str, dict[str, Any]], thought: str = "") -> Turn:
-    """An Anthropic server's turn, in the events that the service sends."""
+def script_anthropic_turn(
+    text: str = "", *calls: tuple[str, dict[str, Any]], thought: str = ""
+) -> Turn:
+    """Return the events of a turn, as Anthropic's service sends them."""
 
     def send(to: Connection, kind: str, **more: Any) -> None:
         to.send(f"event: {kind}\n".encode())
@@ -55,8 +57,10 @@ def says(text: str = "", *calls: tuple[str, dict[str, Any]], thought: str = "") 
     return answer
 
 
-def tells(text: str = "", *calls: tuple[str, dict[str, Any]], thought: str = "") -> Turn:
-    """An Ollama server's turn, a JSON object a line."""
+def script_ollama_turn(
+    text: str = "", *calls: tuple[str, dict[str, Any]], thought: str = ""
+) -> Turn:
+    """Return a turn as Ollama's server sends it, with one JSON object on each line."""
 
     def answer(to: Connection) -> None:
         to.send(b"HTTP/1.0 200 OK\r\nContent-Type: application/x-ndjson\r\n\r\n")
@@ -78,19 +82,22 @@ def tells(text: str = "", *calls: tuple[str, dict[str, Any]], thought: str = "")
 
 
 @pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An SDK that asks again does so at once."""
+def retry_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the SDKs retry without a pause."""
     with suppress(ImportError):
         from anthropic import AsyncAnthropic
 
         monkeypatch.setattr(AsyncAnthropic, "_calculate_retry_timeout", lambda *given: 0.0)
 
 
-VENDORS = {"anthropic": (AnthropicBackend, says), "ollama": (OllamaBackend, tells)}
+VENDORS = {
+    "anthropic": (AnthropicBackend, script_anthropic_turn),
+    "ollama": (OllamaBackend, script_ollama_turn),
+}
 
 
 @contextmanager
-def scripted(*turns: Turn) -> Iterator[Server]:
+def serve_turns(*turns: Turn) -> Iterator[Server]:
     left = [*turns]
 
     def handle(to: Connection) -> None:
@@ -106,5 +113,5 @@ def scripted(*turns: Turn) -> Iterator[Server]:
         server.stop()
 
 
-def asked(server: Server) -> list[dict[str, Any]]:
+def list_requests(server: Server) -> list[dict[str, Any]]:
     return [one.body for one in server.requests if one.method == "POST"]

@@ -10,7 +10,7 @@ import pytest
 
 from mlx_tools.backends import NativeVerdict, VerdictStore
 from mlx_tools.testing import ChatCall, Completion, ScriptedServer, answer, call
-from tests.backends.vendor_servers import VENDORS, scripted
+from tests.backends.vendor_servers import VENDORS, serve_turns
 
 SUM = ChatCall("calculator", '{"expression": "6*7"}')
 
@@ -92,7 +92,7 @@ def test_a_vendors_own_interface_is_named_by_the_address(run: Any, vendor: str) 
     pytest.importorskip(vendor)
     says = VENDORS[vendor][1]
     turns = says("", ("calculator", {"expression": "6*7"})), says("It is 42.")
-    with scripted(*turns) as server:
+    with serve_turns(*turns) as server:
         url = f"{vendor}:{server.url}"
         result = run("ask", "6 times 7?", "--url", url, "--model", "m", "--json")
         assert result.code == 0, result.err

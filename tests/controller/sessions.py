@@ -30,7 +30,7 @@ from mlx_tools.transcript.records import (
 
 
 def spec(name: str, effects: Effects = frozenset({"read"}), **more: Any) -> ToolSpec:
-    """A tool with one optional argument ``x``."""
+    """Return a tool with one optional argument ``x``."""
     parameters = {"type": "object", "properties": {"x": {}}, "additionalProperties": False}
     return ToolSpec(name, f"does {name}", parameters, effects, **more)
 
@@ -48,7 +48,7 @@ SPECS: Mapping[str, ToolSpec] = {
 
 
 def header(policy: Policy | None = None, limits: Limits | None = None, **more: Any) -> Header:
-    """A header for a session that may call everything, unasked."""
+    """Return a header of a session that may call every tool without approval."""
     return Header(
         **{
             "session": "s",
@@ -65,12 +65,12 @@ def header(policy: Policy | None = None, limits: Limits | None = None, **more: A
 def open_session(
     *records: Record, policy: Policy | None = None, limits: Limits | None = None, **more: Any
 ) -> Session:
-    """A session that has folded a header and ``records``."""
-    return session_of(header(policy, limits, **more), *records)
+    """Return a session with a header and ``records``."""
+    return fold_session(header(policy, limits, **more), *records)
 
 
-def session_of(*records: Record, **inputs: Any) -> Session:
-    """A session that has folded ``records``, a header first."""
+def fold_session(*records: Record, **inputs: Any) -> Session:
+    """Return a session with ``records``, of which the first is a header."""
     inputs = {"specs": SPECS, "words": load_words()} | inputs
     return Session.from_records(records, SessionInputs(**inputs))
 
@@ -78,7 +78,7 @@ def session_of(*records: Record, **inputs: Any) -> Session:
 def completion(
     turn: int, text: str, finish_reason: FinishReason | None = "stop", prefix: str = ""
 ) -> CompletionRecord:
-    """A completion as the controller records it."""
+    """Return a completion as the controller records it."""
     return CompletionRecord(
         turn=turn,
         prefix=prefix,
@@ -89,7 +89,7 @@ def completion(
 
 
 def settle(session: Session) -> list[Record]:
-    """Appends what follows of itself, until something must be done. Returns what was appended."""
+    """Append the records that the session writes by itself, and return them."""
     written: list[Record] = []
     while isinstance(due := session.next_step(), Write):
         for record in due.records:
@@ -99,21 +99,21 @@ def settle(session: Session) -> list[Record]:
 
 
 def say(session: Session, *lines: str) -> list[Record]:
-    """Lets the model write ``lines``, and settles."""
+    """Add a completion with ``lines``, and then the records that follow by themselves."""
     session.apply(completion(session.turn + 1, "\n".join(lines)))
     return settle(session)
 
 
-def ran(call: str, name: str, content: str = "seen") -> Sequence[Record]:
-    """The records of a call that ran."""
+def make_ran_records(call: str, name: str, content: str = "seen") -> Sequence[Record]:
+    """Return the records of a call that ran."""
     return (
         ExecutionRecord(call=call, mutates=SPECS[name].mutates({})),
         ObservationRecord(call=call, name=name, content=content),
     )
 
 
-def in_state(state: str) -> Session:
-    """A session in the given state, which is not the one before its header."""
+def make_session_in_state(state: str) -> Session:
+    """Return a session in a state after its header."""
     session = open_session()
     if state == "idle":
         return session
@@ -133,8 +133,8 @@ def in_state(state: str) -> Session:
 # --- runs, and transcripts that somebody has been at ----------------------------------------------
 
 
-def resumed(controller: Controller, session: str | Path, approvals: Any = None) -> Any:
-    """The outcome of a session that is gone on with."""
+def resume_session(controller: Controller, session: str | Path, approvals: Any = None) -> Any:
+    """Resume a session, and return its outcome."""
 
     async def go() -> Outcome:
         return await controller.resume(session, approvals=approvals)
@@ -142,8 +142,8 @@ def resumed(controller: Controller, session: str | Path, approvals: Any = None) 
     return anyio.run(go)
 
 
-def heard(controller: Controller, question: str = "What happened?") -> list[events.Event]:
-    """The events of a run, its outcome the last."""
+def collect_events(controller: Controller, question: str = "What happened?") -> list[events.Event]:
+    """Run a question, and return its events. The outcome is the last one."""
 
     async def go() -> list[events.Event]:
         return [event async for event in controller.stream(question)]
@@ -151,8 +151,8 @@ def heard(controller: Controller, question: str = "What happened?") -> list[even
     return anyio.run(go)
 
 
-def asked(controller: Controller, *questions: str) -> list[Outcome]:
-    """The outcomes of some questions in one conversation."""
+def ask_questions(controller: Controller, *questions: str) -> list[Outcome]:
+    """Ask questions in one conversation, and return their outcomes."""
 
     async def go() -> list[Outcome]:
         async with await controller.conversation() as conversation:
@@ -161,35 +161,35 @@ def asked(controller: Controller, *questions: str) -> list[Outcome]:
     return anyio.run(go)
 
 
-def answered(outcome: Outcome) -> Answered:
-    """The outcome, which must be an answer."""
+def require_answer(outcome: Outcome) -> Answered:
+    """Return the outcome, which must be an answer."""
     assert isinstance(outcome, Answered), outcome
     return outcome
 
 
-def prompts(controller: Controller) -> list[str]:
-    """The prompts that a scripted model got."""
+def list_prompts(controller: Controller) -> list[str]:
+    """Return the prompts that a scripted model got."""
     assert isinstance(controller.backend, ScriptedBackend)
     return controller.backend.prompts
 
 
-def records_of(outcome: Outcome, *kinds: type[Record]) -> list[Any]:
-    """The records of the transcript that a run stands in, all or those of some kinds."""
+def read_records(outcome: Outcome, *kinds: type[Record]) -> list[Any]:
+    """Return the records of a run's transcript, all or those of some types."""
     return [r for r in load(Path(outcome.transcript or "")) if isinstance(r, kinds or object)]
 
 
-def cut_after(path: Path, number: int) -> None:
-    """Leave so many records of a transcript: what a crash leaves."""
+def cut_transcript(path: Path, number: int) -> None:
+    """Keep the first records of a transcript, as after a crash."""
     lines = path.read_bytes().split(b"\n")
     path.write_bytes(b"\n".join(lines[:number]) + b"\n")
 
 
-def rewritten(path: Path, change: Callable[[Any], Record]) -> None:
+def rewrite_records(path: Path, change: Callable[[Any], Record]) -> None:
     """Change the records of a transcript."""
     path.write_text("".join(encode(change(record)) + "\n" for record in load(path)))
 
 
 def add_record(path: Path, record: Record) -> None:
-    """Write one more record behind a transcript."""
+    """Append a record to a transcript."""
     with path.open("a") as out:
         out.write(encode(record) + "\n")

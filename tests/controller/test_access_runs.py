@@ -27,7 +27,7 @@ from mlx_tools.store.access_list import fingerprints
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.tools import Registry
 from mlx_tools.transcript.records import DecisionRecord, ExecutionRecord, ObservationRecord
-from tests.controller.sessions import answered, records_of
+from tests.controller.sessions import read_records, require_answer
 from tests.forked import forks
 
 ALL = Policy(allow=["*"])
@@ -52,7 +52,7 @@ def run(folder: Path, tools: Any, *scripts: Any, policy: Policy = ALL, **store: 
 
 def denied(outcome: Outcome) -> str:
     """The reason for which the second call was denied: it was allowed, and the list denied it."""
-    found = records_of(outcome)
+    found = read_records(outcome)
     assert sum(isinstance(r, ExecutionRecord) for r in found) == 1
     decisions = [r for r in found if isinstance(r, DecisionRecord) and r.call == "c2"]
     assert [r.decision for r in decisions] == ["allow", "deny"]
@@ -76,7 +76,9 @@ def test_whoever_deletes_the_list_stops_every_further_call(tmp_path: Path) -> No
     ran: list[str] = []
     first = doing("first", lambda: [path.unlink() for path in lists(tmp_path)])
     second = doing("second", lambda: ran.append("second"))
-    outcome = answered(run(tmp_path, [first, second], call("first"), call("second"), answer()))
+    outcome = require_answer(
+        run(tmp_path, [first, second], call("first"), call("second"), answer())
+    )
     assert "is gone" in denied(outcome) and ran == []
 
 

@@ -34,7 +34,7 @@ from mlx_tools.tools import Registry, ToolContext
 from mlx_tools.transcript.events import CallDecided
 from mlx_tools.transcript.outcome import Outcome
 from mlx_tools.transcript.records import DecisionRecord, ExecutionRecord
-from tests.controller.sessions import cut_after, heard, records_of, resumed
+from tests.controller.sessions import collect_events, cut_transcript, read_records, resume_session
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 WRITE = {"operation": "write", "path": "drafts/a.md", "content": "tea"}
@@ -103,7 +103,7 @@ def test_a_call_of_the_shape_runs_unasked_and_it_is_told_which_template_said_so(
     approver = ScriptedApprover(False)
     written = {**WRITE, "path": path.format(root=house.root)}
     made = house.controller(call("file_access", **written), answer(), approver=approver)
-    happened = heard(made)
+    happened = collect_events(made)
     assert (house.root / "drafts" / "a.md").read_text() == "tea"
     assert approver.requests == []
     decided = [event for event in happened if isinstance(event, CallDecided)]
@@ -296,11 +296,11 @@ def test_after_a_crash_before_the_start_it_is_looked_up_again(house: House, stan
     number = next(
         n for n, one in enumerate(load(path), 1) if getattr(one, "rule", "").startswith("template")
     )
-    cut_after(path, number)
+    cut_transcript(path, number)
     (house.root / "drafts" / "a.md").unlink()
     if not stands:
         house.file.revoke(None)
-    again = resumed(house.controller(answer()), path)
+    again = resume_session(house.controller(answer()), path)
     assert isinstance(again, Answered if stands else Paused)
     assert house.drafts == (["a.md"] if stands else [])
 
@@ -309,10 +309,10 @@ def test_a_transcript_that_says_a_template_said_yes_is_not_believed(house: House
     path = Path(house.run().transcript or "")
     records = load(path)
     asked = next(n for n, one in enumerate(records, 1) if isinstance(one, DecisionRecord))
-    cut_after(path, asked)
+    cut_transcript(path, asked)
     forged = DecisionRecord(call="c1", decision="allow", rule="template 1", reason="yes")
     path.write_text(path.read_text() + encode(forged) + "\n")
-    assert isinstance(resumed(house.controller(answer()), path), Paused)
+    assert isinstance(resume_session(house.controller(answer()), path), Paused)
     assert not house.drafts
 
 
@@ -339,7 +339,7 @@ def test_a_call_that_a_person_edits_is_the_persons_to_approve(house: House) -> N
     approver = ScriptedApprover(ApprovalAnswer(True, arguments=WRITE))
     outcome = house.run(other, approver=approver)
     assert isinstance(outcome, Answered) and house.drafts == ["a.md"]
-    records = records_of(outcome)
+    records = read_records(outcome)
     assert not [r for r in records if getattr(r, "rule", "").startswith("template")]
 
 
@@ -481,13 +481,13 @@ def test_a_call_in_doubt_is_not_let_through_by_a_template(house: House) -> None:
     """It may have done its work: only a person says that it is made again."""
     outcome = house.run()
     assert isinstance(outcome, Paused)
-    resumed(house.controller(answer()), outcome.session, True)
+    resume_session(house.controller(answer()), outcome.session, True)
     assert house.drafts == ["a.md"]
     path = Path(outcome.transcript or "")
     started = next(i for i, r in enumerate(load(path)) if isinstance(r, ExecutionRecord))
-    cut_after(path, started + 1)
+    cut_transcript(path, started + 1)
     (house.root / "drafts" / "a.md").unlink()
     house.add()
-    again = resumed(house.controller(answer()), outcome.session)
+    again = resume_session(house.controller(answer()), outcome.session)
     assert isinstance(again, Paused) and [one.status for one in again.calls] == ["in_doubt"]
     assert house.drafts == []

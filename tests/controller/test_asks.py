@@ -31,7 +31,7 @@ from mlx_tools.tools import Registry, ToolContext, ToolOffer
 from mlx_tools.transcript.events import CallDecided, Finished, ToolEnded, WouldChange
 from mlx_tools.transcript.outcome import Outcome
 from mlx_tools.transcript.records import ApprovalRecord, DecisionRecord
-from tests.controller.sessions import heard, records_of, resumed
+from tests.controller.sessions import collect_events, read_records, resume_session
 from tests.folders.tool_folders import make_folder
 
 LEAVES = """
@@ -121,7 +121,7 @@ def test_always_approving_lets_it_through_and_that_is_recorded(root: Path, chang
     outcome = run(root, changing, answer(), approver=ApproveAlways())
     assert isinstance(outcome, Answered), outcome
     assert [c.status for c in outcome.calls] == ["ok"] and tree(root) != before
-    (said,) = records_of(outcome, ApprovalRecord)
+    (said,) = read_records(outcome, ApprovalRecord)
     assert said.reason == "always approved" and set(said.effects) & {"write", "execute"}
 
 
@@ -134,7 +134,7 @@ def test_nothing_standing_lets_a_repaired_call_through(root: Path, changing: str
 
 def test_what_lets_a_call_through_is_in_its_decision(root: Path, changing: str) -> None:
     outcome = run(root, changing, answer(), policy=Policy(allow=["*"], ask_effects=()))
-    (decision,) = records_of(outcome, DecisionRecord)
+    (decision,) = read_records(outcome, DecisionRecord)
     if decision.rule == "needs_approval":  # whatever the policy says of effects
         assert isinstance(outcome, Paused) and "create_file" in changing
         return
@@ -164,10 +164,10 @@ def test_an_approval_is_void_once_the_file_has_changed(root: Path) -> None:
     assert isinstance(first, Paused) and isinstance(second, Paused)
     (root / "a.txt").write_text("changed by somebody")
     with pytest.raises(UsageError, match="has changed since it was shown"):
-        resumed(controller(answer()), first.session, True)
+        resume_session(controller(answer()), first.session, True)
     assert (root / "a.txt").read_text() == "changed by somebody"
     (root / "a.txt").write_text("as it was")
-    assert isinstance(resumed(controller(answer()), second.session, True), Answered)
+    assert isinstance(resume_session(controller(answer()), second.session, True), Answered)
     assert (root / "a.txt").read_text() == "new"
 
 
@@ -219,7 +219,7 @@ def test_a_dry_run_tells_the_change_that_an_approval_would_show(root: Path) -> N
     delete = call("file_access", operation="delete", path="a.txt")
     policy = Policy(allow=["*"], dry_run=True)
     made = Controller(ScriptedBackend(write, delete, answer()), registry(root), policy)
-    happened = heard(made)
+    happened = collect_events(made)
     previews = [event.preview for event in happened if isinstance(event, WouldChange)]
     assert previews[0] == "--- a.txt\n+++ a.txt\n@@ -1 +1 @@\n-as it was\n+new"
     assert "-as it was" in previews[1] and "+++ /dev/null" in previews[1]
@@ -273,7 +273,7 @@ def test_what_a_dry_run_shows_is_a_private_read(root: Path) -> None:
     policy = Policy(allow=["*"], dry_run=True, network_after_read="deny")
     for before, rules in (((), ["dry_run"]), ((delete,), ["dry_run", "network_after_read"])):
         backend = ScriptedBackend(*before, call("fetch_url", url=fetch), answer())
-        happened = heard(Controller(backend, registry(root), policy))
+        happened = collect_events(Controller(backend, registry(root), policy))
         assert [event.rule for event in happened if isinstance(event, CallDecided)] == rules
 
 

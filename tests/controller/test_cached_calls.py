@@ -35,7 +35,7 @@ from mlx_tools.tools import (
     ToolResult,
 )
 from mlx_tools.transcript.records import ObservationRecord
-from tests.controller.sessions import records_of
+from tests.controller.sessions import read_records
 from tests.waiting import EXPIRES, HANG
 
 ALL = Policy(allow=["*"], ask_effects=())
@@ -113,7 +113,7 @@ def test_a_call_after_one_that_was_refused_is_answered_as_before(tmp_path: Path)
     assert again.to_json()["cached"] is True
     assert outcome.counters.tools["look"].ran == 1
     assert outcome.counters.tools["look"].ok == 2
-    written = records_of(outcome)
+    written = read_records(outcome)
     assert [r.cached for r in written if isinstance(r, ObservationRecord)] == [False, False, True]
 
 

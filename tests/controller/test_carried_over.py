@@ -44,7 +44,14 @@ from mlx_tools.transcript.records import (
     UserRecord,
 )
 from tests.controller.full_disk import file_size_limit
-from tests.controller.sessions import answered, asked, cut_after, prompts, records_of, session_of
+from tests.controller.sessions import (
+    ask_questions,
+    cut_transcript,
+    fold_session,
+    list_prompts,
+    read_records,
+    require_answer,
+)
 from tests.prompt.tooled import TOOLED, tooled_format
 
 FREE = Policy(allow=["*"], ask_effects=())
@@ -106,20 +113,20 @@ def carried(
 
 
 def folded(outcome: Outcome) -> Session:
-    return session_of(*records_of(outcome), specs={})
+    return fold_session(*read_records(outcome), specs={})
 
 
 def test_the_prompt_begins_with_the_same_bytes_where_nothing_else_changes(tmp_path: Path) -> None:
     first = house(tmp_path, call("look", what="a"), answer("well"), answer("again"))
-    before = asked(first, "What is there?", "Sure?")[-1]
+    before = ask_questions(first, "What is there?", "Sure?")[-1]
     did.clear()
     second = house(tmp_path, answer("as before"))
-    after = answered(carried(second, before.session))
-    assert prompts(second)[0].startswith(prompts(first)[-1] + answer("again"))
+    after = require_answer(carried(second, before.session))
+    assert list_prompts(second)[0].startswith(list_prompts(first)[-1] + answer("again"))
     assert after.session != before.session
     retried = house(tmp_path, answer("better"))
     carried(retried, before.session, "Sure?", without_last=True)
-    assert prompts(retried)[0] == prompts(first)[-1]
+    assert list_prompts(retried)[0] == list_prompts(first)[-1]
     assert did == []
 
 
@@ -130,7 +137,7 @@ def test_nothing_of_before_runs_counts_or_is_reported(tmp_path: Path) -> None:
     assert did == ["it"]
     assert [one.id for one in after.calls] == ["c2"]
     assert (after.turns, after.usage.completion_tokens) == (2, None)
-    records = records_of(after)
+    records = read_records(after)
     counted = count(records)
     assert (counted.questions, counted.completions) == (1, 2)
     assert list(counted.tools) == ["look"]
@@ -164,7 +171,7 @@ def test_what_is_summed_up_stands_in_place_of_what_is_gone(tmp_path: Path) -> No
             await last.run("And then?")
 
     anyio.run(go)
-    prompt, _, then = prompts(second)
+    prompt, _, then = list_prompts(second)
     assert "First?" not in prompt
     assert prompt.index("They said one.") < prompt.index("Second?") < prompt.index("And now?")
     assert "They said all." in then
@@ -193,7 +200,7 @@ def test_a_call_that_waited_or_was_approved_for_the_session_is_neither_run_nor_a
     asks = Policy(allow=["*"])
     waiting = house(tmp_path, call("put", text="x"), policy=asks).run_sync("Put it.")
     assert isinstance(waiting, Paused)
-    answered(carried(house(tmp_path, answer("no"), policy=asks), waiting.session))
+    require_answer(carried(house(tmp_path, answer("no"), policy=asks), waiting.session))
     yes = ScriptedApprover(True)
     agreed = house(tmp_path, call("put", text="y"), answer(), policy=asks, approver=yes)
     before = agreed.run_sync("Put it.")
@@ -233,7 +240,7 @@ def test_another_model_reads_the_calls_and_answers_in_its_own_form(
     carried(other, before.session)
     fresh = house(tmp_path, "Well.", form="gemma", style=style)
     fresh.run_sync("What is there?")
-    (prompt,), (beginning,) = prompts(other), prompts(fresh)
+    (prompt,), (beginning,) = list_prompts(other), list_prompts(fresh)
     start = beginning.rindex("What is there?")
     assert prompt.startswith(beginning[:start])
     told = prompt[start:]
@@ -251,7 +258,7 @@ def test_a_model_that_calls_by_its_own_template_reads_the_calls_in_that_form(
     form = tooled_format(name)
     other = house(tmp_path, "Fine.", style="native", settings={"chat_format": form})
     carried(other, before.session)
-    told = prompts(other)[0].rpartition("What is there?")[2]
+    told = list_prompts(other)[0].rpartition("What is there?")[2]
     assert form.tools is not None
     assert form.tools.call[0] + "look" + form.tools.call[1] in told
     assert told.index("look") < told.index("seen a") < told.index("well") < told.index("And now?")
@@ -262,7 +269,7 @@ def test_a_call_that_no_such_text_can_hold_is_told_all_the_same(tmp_path: Path, 
     odd = {"function": {"name": "look", "arguments": '{"what": "\\ud800"}'}}
     other = house(tmp_path, "Fine.", style="native", settings={"chat_format": tooled_format(name)})
     other.run_sync("And?", history=[{"role": "assistant", "tool_calls": [odd]}])
-    assert prompts(other)[0].encode().count(b"ud800") == 1
+    assert list_prompts(other)[0].encode().count(b"ud800") == 1
 
 
 def test_a_secret_that_the_new_policy_takes_out_is_taken_out_of_what_was_read(
@@ -274,7 +281,7 @@ def test_a_secret_that_the_new_policy_takes_out_is_taken_out_of_what_was_read(
     before = house(tmp_path, *lines, policy=loose).run_sync("Look.")
     after = house(tmp_path, answer("yes"))
     carried(after, before.session)
-    observed = prompts(after)[0].rpartition("tool_observation")[2]
+    observed = list_prompts(after)[0].rpartition("tool_observation")[2]
     assert "seen" in observed
     assert key not in observed
 
@@ -298,7 +305,7 @@ def test_where_the_disk_is_full_meanwhile_nothing_of_it_is_lost_or_said_twice(
     whole = house(tmp_path, answer("done"))
     carried(whole, before.session)
     after = house(tmp_path, answer("done"))
-    kept = records_of(before)
+    kept = read_records(before)
 
     async def go(room: int) -> None:
         async with await after.carry_over(before.session) as conversation:
@@ -308,7 +315,7 @@ def test_where_the_disk_is_full_meanwhile_nothing_of_it_is_lost_or_said_twice(
             await conversation.run("And now?")
 
     anyio.run(go, len(encode(kept[0])) + 800)
-    assert prompts(after) == prompts(whole)
+    assert list_prompts(after) == list_prompts(whole)
 
 
 def test_a_conversation_that_is_open_is_carried_over_before_and_after_its_first_question(
@@ -330,7 +337,7 @@ def test_a_conversation_that_is_open_is_carried_over_before_and_after_its_first_
             return four
 
     anyio.run(go)
-    assert prompts(run)[1].startswith(prompts(run)[0] + answer("well"))
+    assert list_prompts(run)[1].startswith(list_prompts(run)[0] + answer("well"))
 
 
 def test_a_transcript_of_another_store_or_without_a_question_is_not_carried_over(
@@ -365,7 +372,7 @@ TALK: Sequence[Mapping[str, Any]] = (
 def test_earlier_messages_may_be_calls_results_and_the_systems(tmp_path: Path) -> None:
     run = house(tmp_path, answer("done"))
     outcome = run.run_sync("And now?", history=TALK)
-    (prompt,) = prompts(run)
+    (prompt,) = list_prompts(run)
     told = prompt[prompt.rindex("What is there?") :]
     words = ('"name":"look"', "seen it", "seen b", "Two things.", "And now?")
     places = [told.index(one) for one in words]
@@ -396,7 +403,7 @@ def test_earlier_messages_that_are_none_are_refused_before_anything_is_asked(
     said = "holds an image, and the model reads text only" if image else "earlier message"
     with pytest.raises(UsageError, match=said):
         run.run_sync("And now?", history=[message])
-    assert prompts(run) == []
+    assert list_prompts(run) == []
 
 
 # --- going on with a session that has ended -------------------------------------------------------
@@ -416,8 +423,8 @@ def asked_again(controller: Controller, session: str, question: str = "And now?"
 
 def broken_off(outcome: Outcome, after: Callable[[Record], bool]) -> None:
     """Leave of a transcript what is there when the process is killed behind this record."""
-    at = next(n for n, record in enumerate(records_of(outcome), start=1) if after(record))
-    cut_after(Path(outcome.transcript or ""), at)
+    at = next(n for n, record in enumerate(read_records(outcome), start=1) if after(record))
+    cut_transcript(Path(outcome.transcript or ""), at)
 
 
 def test_the_next_prompt_begins_with_the_bytes_of_the_last_one_and_what_was_written(
@@ -426,10 +433,10 @@ def test_the_next_prompt_begins_with_the_bytes_of_the_last_one_and_what_was_writ
     first = house(tmp_path, call("look", what="a"), answer("well"))
     before = first.run_sync("What is there?")
     second = house(tmp_path, answer("as before"))
-    after = answered(asked_again(second, before.session))
+    after = require_answer(asked_again(second, before.session))
     assert (after.session, after.turns) == (before.session, 1)
-    assert prompts(second)[0].startswith(prompts(first)[-1] + answer("well"))
-    kinds = [type(record) for record in records_of(after)]
+    assert list_prompts(second)[0].startswith(list_prompts(first)[-1] + answer("well"))
+    kinds = [type(record) for record in read_records(after)]
     at = kinds.index(ResumedRecord)
     assert kinds[at - 2 : at + 2] == [AnswerRecord, UserRecord, ResumedRecord, CompletionRecord]
 
@@ -461,7 +468,7 @@ def test_a_session_goes_on_under_what_both_policies_allow(tmp_path: Path) -> Non
     after = asked_again(again, before.session)
     assert after.calls[0].status == "ok"  # what stood when it was begun stands again
     assert did == ["x"]
-    policies = [r.policy for r in records_of(after) if isinstance(r, ResumedRecord)]
+    policies = [r.policy for r in read_records(after) if isinstance(r, ResumedRecord)]
     assert len(policies) == 2
     assert policies[0] != policies[1] == FREE.to_json()
     only = house(tmp_path, answer("well"), policy=Policy(allow=["look"])).run_sync("And this?")
@@ -492,9 +499,9 @@ def test_an_answer_that_a_kill_broke_off_is_left_and_the_next_question_taken(
     before = house(tmp_path, call("put", text="x"), answer()).run_sync("Put it.")
     broken_off(before, lambda record: isinstance(record, last))
     did.clear()
-    after = answered(asked_again(house(tmp_path, answer("never mind")), before.session))
+    after = require_answer(asked_again(house(tmp_path, answer("never mind")), before.session))
     assert did == []
-    stops = records_of(after, StoppedRecord)
+    stops = read_records(after, StoppedRecord)
     assert [record.reason for record in stops] == ["interrupted"]
 
 

@@ -39,7 +39,13 @@ from mlx_tools.transcript.records import (
     State,
     UserRecord,
 )
-from tests.controller.sessions import answered, heard, in_state, records_of, resumed
+from tests.controller.sessions import (
+    collect_events,
+    make_session_in_state,
+    read_records,
+    require_answer,
+    resume_session,
+)
 from tests.controller.test_shortlist import DEEDS, THINGS
 from tests.controller.test_shortlist import made as tool_for
 
@@ -83,7 +89,7 @@ def looks(number: int, length: int = 1200) -> list[str]:
 
 def test_where_nobody_says_the_size_nothing_is_counted_and_nothing_refused() -> None:
     made = controller(*looks(9), answer(), settings=RunSettings())
-    happened = heard(made, "x " * 4000)
+    happened = collect_events(made, "x " * 4000)
     assert isinstance(last(happened), Answered)
     assert last(happened).to_json()["context"] == {"size": None, "used": None}
     assert not [e for e in happened if isinstance(e, events.ContextFilling | events.Compacted)]
@@ -134,7 +140,7 @@ def test_the_context_in_use_is_the_prompt_once_however_many_requests_a_turn_took
         backend = AllAtOnce(usage, *said, *said[:-1][:thinks], answer())
         store = TranscriptStore(tmp_path)
         made = controller(backend=backend, settings=settings, store=store)
-        records = records_of(made.run_sync("What happened?"))
+        records = read_records(made.run_sync("What happened?"))
         first = next(r for r in records if isinstance(r, CompletionRecord))
         assert (first.requests, bool(first.usage.prompt_tokens)) == (len(said), usage is not None)
         return first.context
@@ -186,7 +192,7 @@ def test_a_question_that_is_too_long_by_itself_is_refused_before_anybody_is_aske
 
 def test_a_person_is_told_once_when_four_fifths_are_used() -> None:
     made = controller(*looks(30, 60), answer())
-    happened = heard(made)
+    happened = collect_events(made)
     told = [e for e in happened if isinstance(e, events.ContextFilling)]
     assert len(told) == 1
     assert told[0].size == SIZE and SIZE * 4 // 5 <= told[0].used_tokens <= SIZE
@@ -198,7 +204,7 @@ def test_a_person_is_told_once_when_four_fifths_are_used() -> None:
 
 def test_the_oldest_observations_leave_for_references_that_can_be_read(tmp_path: Path) -> None:
     made = controller(*looks(6), answer(), store=TranscriptStore(tmp_path))
-    outcome = answered(made.run_sync("What happened?"))
+    outcome = require_answer(made.run_sync("What happened?"))
     assert within(made)
     (first, *_) = compactions(outcome)
     assert (first.reason, first.removed) == ("full", 0)
@@ -260,8 +266,8 @@ class Counting:
 def test_what_the_server_counted_makes_the_count_exact(tmp_path: Path) -> None:
     backend = Counting(*looks(12), answer())
     made = controller(backend=backend, store=TranscriptStore(tmp_path))
-    outcome = answered(made.run_sync("What happened?"))
-    completions = records_of(outcome, CompletionRecord)
+    outcome = require_answer(made.run_sync("What happened?"))
+    completions = read_records(outcome, CompletionRecord)
     exact = -(-len(backend.requests[1].prompt) // 4)
     assert completions[1].context is not None
     tail = backend.requests[1].prompt[len(backend.requests[0].prompt) :]
@@ -317,7 +323,7 @@ def test_in_one_long_run_it_sums_up_again_and_again(tmp_path: Path) -> None:
         settings=RunSettings(context=SIZE, compact="auto"),
         store=TranscriptStore(tmp_path),
     )
-    outcome = answered(made.run_sync("What happened?"))
+    outcome = require_answer(made.run_sync("What happened?"))
     assert within(made)
     assert [record.reason for record in compactions(outcome)].count("filling") > 1
     assert backend_of(made).prompts[-1].count("in short: The log was read.") == 1
@@ -336,7 +342,7 @@ def test_a_model_that_cannot_sum_up_is_not_asked_again_and_the_run_goes_on(
         settings=RunSettings(context=SIZE, compact="auto"),
         store=TranscriptStore(tmp_path),
     )
-    outcome = answered(made.run_sync("What happened?"))
+    outcome = require_answer(made.run_sync("What happened?"))
     assert {record.reason for record in compactions(outcome)} == {"full"}
     assert sum("Sum it up" in prompt for prompt in backend_of(made).prompts) == 1
     assert within(made)
@@ -424,7 +430,7 @@ def test_in_the_middle_of_a_question_nothing_is_summed_up() -> None:
 
 
 def compactions(outcome: Any) -> list[CompactedRecord]:
-    return records_of(outcome, CompactedRecord)
+    return read_records(outcome, CompactedRecord)
 
 
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
@@ -440,7 +446,7 @@ def test_killed_at_any_record_it_goes_on_with_the_same_prompts(tmp_path: Path, s
         whole.write_bytes(b"".join(lines[:number]))
         done = sum(isinstance(record, CompletionRecord) for record in records[:number])
         again = controller(*texts[done:], store=store)
-        assert isinstance(resumed(again, whole), Answered)
+        assert isinstance(resume_session(again, whole), Answered)
         assert prompts_without_ids(again) == prompts_without_ids(made)[done:]
 
 
@@ -481,6 +487,6 @@ def test_no_request_goes_over_the_context_whatever_happens(
 
 def test_a_record_that_takes_away_what_is_no_whole_turn_is_refused() -> None:
     for state in (State.IDLE, State.COMPLETING, State.STOPPED):
-        session = in_state(state)
+        session = make_session_in_state(state)
         with pytest.raises(TranscriptError, match="no whole turn"):
             session.apply(CompactedRecord(reason="full", removed=7))

@@ -35,7 +35,7 @@ from mlx_tools.testing import Script, ScriptedApprover, ScriptedBackend, answer,
 from mlx_tools.transcript import events
 from mlx_tools.transcript.records import StoppedRecord
 from tests.backends.loopback import Connection, says, serving
-from tests.controller.sessions import answered, heard
+from tests.controller.sessions import collect_events, require_answer
 from tests.tables import table
 from tests.waiting import EXPIRES, until
 
@@ -152,7 +152,7 @@ def test_a_run_that_takes_too_long_stops_and_says_so() -> None:
 def test_the_stream_is_closed_when_the_message_is_complete() -> None:
     text = answer() + "\n" + call("area", width=1, height=1) + " and on and on" * 100
     backend = ScriptedBackend(Script(text, pieces=7))
-    outcome = answered(Controller(backend, [area], ALL).run_sync("Hi"))
+    outcome = require_answer(Controller(backend, [area], ALL).run_sync("Hi"))
     assert outcome.calls == ()
 
 
@@ -165,7 +165,7 @@ def test_a_server_that_stays_silent_after_the_message_holds_nothing_up() -> None
 
     limits = Limits(total_timeout=120)
     silent = Silent(Script(answer(), None))
-    answered(Controller(silent, [area], ALL, limits=limits).run_sync("Hi"))
+    require_answer(Controller(silent, [area], ALL, limits=limits).run_sync("Hi"))
 
 
 def test_a_backend_that_is_not_there_raises_and_leaves_a_transcript(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_flood_of_text_is_closed() -> None:
 
 def test_a_thought_is_told_as_it_forms_and_kept_apart_from_the_answer() -> None:
     text = f"<think>\nWhy \ud800not?\n</think>\n{answer('two')}"
-    seen = heard(Controller(ScriptedBackend(Script(text, pieces=9)), [area], ALL))
+    seen = collect_events(Controller(ScriptedBackend(Script(text, pieces=9)), [area], ALL))
     thoughts = [e.text for e in seen if isinstance(e, events.ThoughtPiece)]
     assert len(thoughts) > 1 and "".join(thoughts) == "\nWhy \ufffdnot?\n"
     assert "".join(e.text for e in seen if isinstance(e, events.AnswerPiece)) == "two"
@@ -228,7 +228,7 @@ PLAIN = {
 
 @table("text", PLAIN.values())
 def test_an_answer_in_plain_text_is_told_as_it_forms(text: str) -> None:
-    seen = heard(Controller(ScriptedBackend(Script(text, pieces=5)), [area], ALL))
+    seen = collect_events(Controller(ScriptedBackend(Script(text, pieces=5)), [area], ALL))
     pieces = [e.text for e in seen if isinstance(e, events.AnswerPiece)]
     assert len(pieces) > 1 and "".join(pieces) == text
     assert isinstance(seen[-1], events.Finished) and seen[-1].outcome.answer == text
@@ -237,7 +237,7 @@ def test_an_answer_in_plain_text_is_told_as_it_forms(text: str) -> None:
 def test_text_before_a_call_is_told_as_text_of_its_turn() -> None:
     text = f"I look it up.\n{call('area', width=1, height=2)}"
     backend = ScriptedBackend(Script(text, pieces=5), Script("It is two.", pieces=5))
-    seen = heard(Controller(backend, [area], ALL))
+    seen = collect_events(Controller(backend, [area], ALL))
     pieces = [(e.turn, e.text) for e in seen if isinstance(e, events.AnswerPiece)]
     assert "".join(text for turn, text in pieces if turn == 1) == "I look it up."
     assert "".join(text for turn, text in pieces if turn == 2) == "It is two."
@@ -248,7 +248,7 @@ def test_events_tell_the_whole_story_in_order() -> None:
     backend = ScriptedBackend(
         Script(call("area", width=1, height=2), pieces=5), Script(answer("two"), pieces=3)
     )
-    seen = heard(Controller(backend, [area], ALL))
+    seen = collect_events(Controller(backend, [area], ALL))
     kinds = [type(e).__name__ for e in seen]
     order = ["TurnStarted", "CallOpened", "ArgumentsPiece", "TurnEnded", "CallRead", "CallDecided"]
     order += ["ToolStarted", "ToolEnded", "TurnStarted", "AnswerPiece", "TurnEnded", "Finished"]
@@ -267,7 +267,7 @@ def test_a_transcript_that_is_read_again_tells_the_same_events(tmp_path: Path) -
     free = RunSettings(strategy="free")
     store = TranscriptStore(tmp_path)
     controller = Controller(ScriptedBackend(*script), [area], ALL, settings=free, store=store)
-    live = heard(controller)
+    live = collect_events(controller)
     (path,) = tmp_path.glob("*/transcript.jsonl")
     records = load(path)
     told = [events.make_event(r, records[: n + 1], records[n + 1 :]) for n, r in enumerate(records)]

@@ -32,7 +32,14 @@ from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call, r
 from mlx_tools.tools import ToolContext
 from mlx_tools.transcript import make_outcome
 from mlx_tools.transcript.records import ApprovalRecord, ExecutionRecord
-from tests.controller.sessions import add_record, answered, cut_after, prompts, records_of, resumed
+from tests.controller.sessions import (
+    add_record,
+    cut_transcript,
+    list_prompts,
+    read_records,
+    require_answer,
+    resume_session,
+)
 
 ALL = Policy(allow=["*"])
 UNASKED = Policy(allow=["*"], ask_effects=())
@@ -101,7 +108,7 @@ class Desk:
         """The id of a session whose process ended in the middle of the call."""
         session = self.broken_off(*lines, **more)
         kinds = [record.type for record in load(self.transcript(session))]
-        cut_after(self.transcript(session), kinds.index("execution_started") + 1)
+        cut_transcript(self.transcript(session), kinds.index("execution_started") + 1)
         return session
 
     def transcript(self, session: str) -> Path:
@@ -133,7 +140,9 @@ ENDS = ("interrupted", "cancelled", "total_timeout")
 def give_up(desk: Desk, session: str, *lines: str, **more: Any) -> Controller:
     """A person gives the call up, and the model answers."""
     controller = desk.controller(answer("Well."), *lines, **more)
-    answered(resumed(controller, session, {"c1": ApprovalAnswer(False, "I look myself")}))
+    require_answer(
+        resume_session(controller, session, {"c1": ApprovalAnswer(False, "I look myself")})
+    )
     return controller
 
 
@@ -146,11 +155,11 @@ def test_whatever_ended_the_run_the_call_is_decided_about_first(desk: Desk, how:
     with pytest.raises(UsageError, match="nobody knows how c1 ended") as refused:
         desk.asked(session, asking)
     assert "sessions resume" in (refused.value.hint or "")
-    assert (prompts(asking), desk.sent) == ([], ["hi"])
-    paused = resumed(desk.controller(answer()), session)
+    assert (list_prompts(asking), desk.sent) == ([], ["hi"])
+    paused = resume_session(desk.controller(answer()), session)
     assert isinstance(paused, Paused)
     assert [(one.call_id, one.in_doubt) for one in paused.pending] == [("c1", True)]
-    assert isinstance(resumed(desk.controller(answer(), **always), session, True), Paused)
+    assert isinstance(resume_session(desk.controller(answer(), **always), session, True), Paused)
     assert desk.sent == ["hi"]
 
 
@@ -165,12 +174,12 @@ def test_a_run_that_stopped_tells_that_the_call_is_in_doubt(desk: Desk, how: str
 @pytest.mark.parametrize("again", [False, True])
 def test_once_it_is_decided_the_model_is_told_and_goes_on(desk: Desk, again: bool) -> None:
     session = desk.broken_off(policy=UNASKED)
-    resumed(desk.controller(answer()), session)  # it is shown
+    resume_session(desk.controller(answer()), session)  # it is shown
     controller = desk.controller(answer("Well."))
-    outcome = answered(resumed(controller, session, {"c1": again}))
+    outcome = require_answer(resume_session(controller, session, {"c1": again}))
     assert outcome.calls[0].error_code == (None if again else "in_doubt")
     assert desk.sent == ["hi"] * (1 + again)
-    (prompt,) = prompts(controller)
+    (prompt,) = list_prompts(controller)
     assert ('"content":"sent"' if again else "Nobody knows whether send finished") in prompt
     next_one = desk.controller(answer("Here."))
     assert isinstance(desk.asked(session, next_one), Answered)
@@ -210,9 +219,9 @@ def test_nothing_that_stands_lets_a_repetition_through(desk: Desk, more: dict[st
     assert isinstance(paused, Paused)
     assert [(one.call_id, one.in_doubt) for one in paused.pending] == [("c2", True)]
     assert paused.calls[0].status == "pending"
-    assert isinstance(resumed(desk.controller(answer(), **more), session, True), Paused)
+    assert isinstance(resume_session(desk.controller(answer(), **more), session, True), Paused)
     assert desk.sent == ["hi"]
-    answered(resumed(desk.controller(answer(), **more), session, {"c2": True}))
+    require_answer(resume_session(desk.controller(answer(), **more), session, {"c2": True}))
     assert desk.sent == ["hi", "hi"]
 
 
@@ -223,7 +232,7 @@ def test_a_consent_for_the_session_covers_other_calls_and_no_repetition(desk: De
     give_up(desk, session, approver=person)
     other = call("send", text="other")
     controller = desk.controller(other, SEND, answer(), approver=person)
-    answered(desk.asked(session, controller))
+    require_answer(desk.asked(session, controller))
     assert desk.sent == ["hi", "other"]
     asked = [(one.arguments["text"], one.in_doubt) for one in person.requests]
     assert asked == [("hi", False), ("hi", True)]
@@ -234,8 +243,8 @@ def test_once_a_repetition_has_ended_nothing_is_in_doubt_any_more(desk: Desk) ->
     give_up(desk, session, policy=UNASKED)
     person = ScriptedApprover(True)
     unasked: dict[str, Any] = {"policy": UNASKED, "approver": person}
-    answered(desk.asked(session, desk.controller(SEND, answer(), **unasked)))
-    answered(desk.asked(session, desk.controller(SEND, answer(), policy=UNASKED)))
+    require_answer(desk.asked(session, desk.controller(SEND, answer(), **unasked)))
+    require_answer(desk.asked(session, desk.controller(SEND, answer(), policy=UNASKED)))
     assert (desk.sent, len(person.requests)) == (["hi"] * 3, 1)
 
 
@@ -247,7 +256,7 @@ def test_a_doubt_that_a_new_session_takes_over_stays_one(desk: Desk) -> None:
         controller = desk.controller(SEND, answer(), policy=UNASKED)
         async with await controller.carry_over(session, without_last=without_last) as talk:
             outcome = await talk.run("Send it.")
-        return outcome, prompts(controller)[0]
+        return outcome, list_prompts(controller)[0]
 
     for without_last in (False, True):
         outcome, prompt = anyio.run(go, without_last)
@@ -270,7 +279,7 @@ def carried_over(desk: Desk, session: str, *lines: str, compacts: bool = False) 
             return await talk.run("Once more.")
 
     outcome = anyio.run(go)
-    assert not (compacts and "Nobody knows" in prompts(controller)[-1])
+    assert not (compacts and "Nobody knows" in list_prompts(controller)[-1])
     return outcome
 
 
@@ -289,7 +298,7 @@ def test_a_doubt_that_was_summed_up_is_one_in_each_session_that_goes_on_from_it(
 
     anyio.run(compacted)
     for compacts in (False, True, True):
-        answered(carried := carried_over(desk, session, answer("Well."), compacts=compacts))
+        require_answer(carried := carried_over(desk, session, answer("Well."), compacts=compacts))
         session = carried.session
         paused = carried_over(desk, session, SEND)
         assert isinstance(paused, Paused)
@@ -302,7 +311,7 @@ def test_a_repetition_that_was_refused_leaves_the_doubt_in_a_new_session(desk: D
     give_up(desk, session, policy=UNASKED)
     person = ScriptedApprover(False)
     refusing = desk.controller(SEND, answer(), policy=UNASKED, approver=person)
-    answered(desk.asked(session, refusing))
+    require_answer(desk.asked(session, refusing))
     paused = carried_over(desk, session, SEND)
     assert isinstance(paused, Paused)
     assert paused.pending[0].in_doubt
@@ -313,16 +322,16 @@ def test_a_doubt_that_has_ended_is_none_in_a_new_session(desk: Desk) -> None:
     session = desk.broken_off(policy=UNASKED)
     give_up(desk, session, policy=UNASKED)
     again = desk.controller(SEND, answer(), policy=UNASKED, approver=ScriptedApprover(True))
-    answered(desk.asked(session, again))
-    answered(carried_over(desk, session, SEND, answer()))
+    require_answer(desk.asked(session, again))
+    require_answer(carried_over(desk, session, SEND, answer()))
     assert desk.sent == ["hi"] * 3
 
 
 def test_a_call_that_was_approved_again_and_not_started_is_in_doubt_still(desk: Desk) -> None:
     session = desk.broken_off(policy=UNASKED)
-    paused = resumed(desk.controller(answer()), session)
+    paused = resume_session(desk.controller(answer()), session)
     add_yes(desk, session, paused.pending[0].digest)
-    asked = resumed(desk.controller(answer(), approver=ApproveAlways()), session)
+    asked = resume_session(desk.controller(answer(), approver=ApproveAlways()), session)
     assert isinstance(asked, Paused)
     assert asked.pending[0].in_doubt
     assert desk.sent == ["hi"]
@@ -339,7 +348,7 @@ def test_a_policy_that_denies_the_tool_now_lets_it_run_no_second_time(desk: Desk
     session = desk.broken_off(policy=UNASKED)
     person = ScriptedApprover(True)
     after = desk.controller(answer(), policy=Policy(deny=["send"]), approver=person)
-    outcome = answered(resumed(after, session))
+    outcome = require_answer(resume_session(after, session))
     assert (desk.sent, person.requests) == (["hi"], [])
     assert outcome.calls[0].error_code == "in_doubt"
 
@@ -352,8 +361,8 @@ def test_deciding_asks_no_model_and_leaves_the_question(desk: Desk) -> None:
         async with await controller.reopen(session) as talk:
             first = await talk.decide()
             if talk.undecided:
-                return first, None, prompts(controller)
-            return first, await talk.run("And now?"), prompts(controller)
+                return first, None, list_prompts(controller)
+            return first, await talk.run("And now?"), list_prompts(controller)
 
     paused, _, asked = anyio.run(go, ScriptedApprover(None))
     assert isinstance(paused, Paused) and asked == []
@@ -375,13 +384,15 @@ def test_a_call_within_a_call_that_reads_is_decided_about_first(desk: Desk, how:
     )
     if how == "killed":
         for path in desk.folder.glob("*/transcript.jsonl"):
-            cut_after(path, len(load(path)) - 1)
+            cut_transcript(path, len(load(path)) - 1)
     with pytest.raises(UsageError, match="nobody knows how c1 ended"):
         desk.asked(session, desk.controller(*WITHIN, answer(), answer(), policy=UNASKED))
-    paused = resumed(desk.controller(answer(), answer(), policy=UNASKED), session)
+    paused = resume_session(desk.controller(answer(), answer(), policy=UNASKED), session)
     assert [(one.call_id, one.in_doubt) for one in paused.pending] == [("c1/c1", True)]
     lines = answer("no"), answer("Well.")
-    answered(resumed(desk.controller(*lines, policy=UNASKED), session, {"c1/c1": False}))
+    require_answer(
+        resume_session(desk.controller(*lines, policy=UNASKED), session, {"c1/c1": False})
+    )
     assert desk.sent == ["hi"]
 
 
@@ -406,9 +417,11 @@ def test_a_doubt_within_a_call_holds_for_later_calls_of_the_same_process(desk: D
 @pytest.mark.parametrize("carried", [False, True])
 def test_a_doubt_within_a_call_holds_in_other_processes(desk: Desk, carried: bool) -> None:
     session = desk.broken_off(*WITHIN, policy=UNASKED)
-    resumed(desk.controller(answer(), answer(), policy=UNASKED), session)  # it is shown
+    resume_session(desk.controller(answer(), answer(), policy=UNASKED), session)  # it is shown
     lines = answer("no"), answer("Well.")
-    answered(resumed(desk.controller(*lines, policy=UNASKED), session, {"c1/c1": False}))
+    require_answer(
+        resume_session(desk.controller(*lines, policy=UNASKED), session, {"c1/c1": False})
+    )
     if carried:
         paused = carried_over(desk, session, SEND)
     else:
@@ -420,11 +433,13 @@ def test_a_doubt_within_a_call_holds_in_other_processes(desk: Desk, carried: boo
 
 def test_a_doubt_within_a_call_that_has_ended_is_none_in_other_processes(desk: Desk) -> None:
     session = desk.broken_off(*WITHIN, policy=UNASKED)
-    resumed(desk.controller(answer(), answer(), policy=UNASKED), session)
+    resume_session(desk.controller(answer(), answer(), policy=UNASKED), session)
     lines = answer("yes"), answer("Well.")
-    answered(resumed(desk.controller(*lines, policy=UNASKED), session, {"c1/c1": True}))
+    require_answer(
+        resume_session(desk.controller(*lines, policy=UNASKED), session, {"c1/c1": True})
+    )
     again = desk.controller(SEND, answer(), policy=UNASKED)
-    answered(desk.asked(session, again))
+    require_answer(desk.asked(session, again))
     assert desk.sent == ["hi"] * 3
 
 
@@ -438,7 +453,7 @@ def approved_and_killed(desk: Desk) -> str:
     outcome = controller.run_sync("Send it.")
     path = desk.transcript(outcome.session)
     started = next(n for n, one in enumerate(load(path)) if isinstance(one, ExecutionRecord))
-    cut_after(path, started)
+    cut_transcript(path, started)
     desk.sent.clear()
     return outcome.session
 
@@ -455,13 +470,13 @@ def test_a_call_that_was_approved_and_not_started_waits_when_its_run_is_brought_
     paused = anyio.run(settled)
     assert isinstance(paused, Paused)
     assert [(one.call_id, one.in_doubt) for one in paused.pending] == [("c1", False)]
-    answered(resumed(desk.controller(answer()), session, {"c1": True}))
+    require_answer(resume_session(desk.controller(answer()), session, {"c1": True}))
     assert desk.sent == ["hi"]
 
 
 def test_a_call_that_was_approved_and_not_started_is_not_told_as_failed(desk: Desk) -> None:
     session = approved_and_killed(desk)
     controller = desk.controller(answer("Well."))
-    outcome = answered(desk.asked(session, controller))
-    assert "send was not started" in prompts(controller)[0]
-    assert (desk.sent, records_of(outcome, ExecutionRecord)) == ([], [])
+    outcome = require_answer(desk.asked(session, controller))
+    assert "send was not started" in list_prompts(controller)[0]
+    assert (desk.sent, read_records(outcome, ExecutionRecord)) == ([], [])

@@ -15,8 +15,8 @@ from mlx_tools.messages import MUTATING
 from mlx_tools.plugins.schedule.task_tool import Jobs
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.transcript.records import ExecutionRecord
-from tests.controller.sessions import records_of
-from tests.schedule.kept_jobs import jobs_in
+from tests.controller.sessions import read_records
+from tests.schedule.kept_jobs import open_job_store
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("file_access", {"operation": "write", "path": "there.txt", "content": "other"}),
@@ -54,7 +54,7 @@ def test_a_dry_run_leaves_files_and_network_alone(
     root.mkdir()
     (root / "there.txt").write_text("there")
     before = tree(root)
-    jobs = Jobs(store=jobs_in(root / "schedule.sqlite", b"secret"))
+    jobs = Jobs(store=open_job_store(root / "schedule.sqlite", b"secret"))
     registry = builtin_tools([f"{root}:rw"], notes=root / "notes", jobs=jobs)
     backend = ScriptedBackend(call(name, **arguments), answer())
     controller = Controller(backend, registry, Policy(allow=["*"], dry_run=True))
@@ -99,4 +99,4 @@ def test_a_session_that_goes_on_under_a_dry_run_changes_nothing(tmp_path: Path) 
     outcome = anyio.run(go)
     assert [one.status for one in outcome.calls] == ["dry_run"]
     assert changed == ["a"]
-    assert sum(isinstance(record, ExecutionRecord) for record in records_of(outcome)) == 1
+    assert sum(isinstance(record, ExecutionRecord) for record in read_records(outcome)) == 1

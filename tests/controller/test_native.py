@@ -15,7 +15,7 @@ from mlx_tools.errors import UsageError
 from mlx_tools.messages import ToolCall, replace
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.transcript.outcome import Answered
-from tests.controller.sessions import answered
+from tests.controller.sessions import require_answer
 from tests.prompt.tooled import TOOLED, tooled_format
 from tests.tables import table
 
@@ -151,7 +151,7 @@ def test_the_last_word_is_asked_for_in_words() -> None:
     call = TOOLED["qwen2.5-tools"].calls("x").replace("look", "weather").replace("text", "city")
     model = Said(call, "It rains.")
     limits = Limits(max_iterations=1)
-    answered(controller("qwen2.5-tools", model, limits=limits).run_sync("How is it?"))
+    require_answer(controller("qwen2.5-tools", model, limits=limits).run_sync("How is it?"))
     last = model.asked[-1].prompt
     assert "</tool_response><|im_end|>\n<|im_start|>user\nNo more tool calls." in last
     assert last.startswith(model.asked[0].prompt)

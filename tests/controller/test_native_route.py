@@ -16,7 +16,7 @@ from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import MemoryStore
 from mlx_tools.testing import ChatCall, Completion, ScriptedServer, call
 from mlx_tools.transcript import CompletionRecord, Outcome, events
-from tests.controller.sessions import heard, session_of
+from tests.controller.sessions import collect_events, fold_session
 
 PARIS = '{"city": "Paris"}'
 ANSWER = Completion("It is sunny.")
@@ -173,7 +173,7 @@ def test_a_native_turn_reads_the_same_when_its_records_are_folded_again() -> Non
         ask()
         records = list(files[0].transcript)
         specs = controller(server.url).registry.specs()
-    session = session_of(*records, specs=specs)
+    session = fold_session(*records, specs=specs)
     assert session.header.route["reason"] == "as asked"
     texts = [one.text for one in records if isinstance(one, CompletionRecord)]
     assert texts[0].startswith("Let me look.\n")
@@ -183,7 +183,7 @@ def test_a_native_turn_reads_the_same_when_its_records_are_folded_again() -> Non
 def pieces(*script: Any, **settings: Any) -> list[str]:
     """The events of the answer as it comes."""
     with ScriptedServer(*script, chat=True) as server:
-        happens = heard(controller(server.url, **settings), "Is it sunny?")
+        happens = collect_events(controller(server.url, **settings), "Is it sunny?")
     return [one.text for one in happens if isinstance(one, events.AnswerPiece)]
 
 

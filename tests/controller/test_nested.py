@@ -28,7 +28,12 @@ from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend, answer, call, run, skip
 from mlx_tools.tools import ToolContext
 from mlx_tools.transcript.records import Header, NestedRecord
-from tests.controller.sessions import answered, cut_after, resumed, rewritten
+from tests.controller.sessions import (
+    cut_transcript,
+    require_answer,
+    resume_session,
+    rewrite_records,
+)
 
 ALL = Policy(allow=["*"], ask_effects=())
 
@@ -86,7 +91,7 @@ def test_a_run_within_has_no_rights_beyond_its_caller_s_and_the_tool_s() -> None
         answer("So be it."),
     )
     free = RunSettings(strategy="free")  # held, it would choose another tool
-    answered(Controller(backend, TOOLS, ALL, settings=free).run_sync("Go."))
+    require_answer(Controller(backend, TOOLS, ALL, settings=free).run_sync("Go."))
     assert "research_slowly may not be called here" in backend.prompts[2]
     sent.clear()
     backend = ScriptedBackend(
@@ -114,7 +119,7 @@ def test_a_call_that_a_tool_wrote_into_its_question_is_an_echo() -> None:
     backend = ScriptedBackend(
         call("digest", page="x"), call("post", text="spam"), answer("spam"), answer("It is spam.")
     )
-    assert answered(Controller(backend, [digest, post], ALL).run_sync("Go.")).answer
+    assert require_answer(Controller(backend, [digest, post], ALL).run_sync("Go.")).answer
     assert sent == [] and "echo" in backend.prompts[2]
 
 
@@ -126,7 +131,7 @@ def test_completions_come_out_of_one_budget_and_the_last_word_is_left() -> None:
         answer("out of it"),
     )
     limits = Limits(max_iterations=3)
-    answered(Controller(backend, TOOLS, ALL, limits=limits).run_sync("Go."))
+    require_answer(Controller(backend, TOOLS, ALL, limits=limits).run_sync("Go."))
     assert "No more tool calls" in backend.prompts[3]
     assert len(backend.prompts) == 4
 
@@ -135,7 +140,7 @@ def test_a_run_within_is_told_to_finish_when_the_budget_of_its_caller_is_used_up
     backend = ScriptedBackend(
         call("research", question="?"), call("look"), answer("within"), answer("out of it")
     )
-    answered(Controller(backend, TOOLS, ALL, limits=Limits(max_iterations=2)).run_sync("Go."))
+    require_answer(Controller(backend, TOOLS, ALL, limits=Limits(max_iterations=2)).run_sync("Go."))
     told = ["No more tool calls" in prompt for prompt in backend.prompts]
     assert told == [False, False, True, True]
 
@@ -144,7 +149,7 @@ def test_runs_stand_within_one_another_only_so_deep() -> None:
     deeper = call("research_slowly", question="deeper")
     backend = ScriptedBackend(deeper, deeper, deeper, *[answer("end")] * 3)
     limits = Limits(max_iterations=10)
-    answered(Controller(backend, TOOLS, ALL, limits=limits).run_sync("Go."))
+    require_answer(Controller(backend, TOOLS, ALL, limits=limits).run_sync("Go."))
     assert "levels deep" in backend.prompts[3]
 
 
@@ -211,11 +216,11 @@ def test_a_run_within_that_waits_pauses_the_outer_run(tmp_path: Path) -> None:
     assert (pending.call_id, pending.name) == ("c1/c1", "send")
     assert dict(pending.arguments) == {"text": "hi"}
     assert sent == []
-    assert isinstance(resumed(controller(tmp_path), paused.session), Paused)
+    assert isinstance(resume_session(controller(tmp_path), paused.session), Paused)
     with pytest.raises(UsageError, match="not a call that waits"):
-        resumed(controller(tmp_path), paused.session, {"c1/c7": True})
+        resume_session(controller(tmp_path), paused.session, {"c1/c7": True})
     wrong = ApprovalAnswer(True, digest="0" * 64)
-    again = resumed(controller(tmp_path, *END), paused.session, {"c1/c1": wrong})
+    again = resume_session(controller(tmp_path, *END), paused.session, {"c1/c1": wrong})
     assert isinstance(again, Paused)
     assert sent == []
 
@@ -223,10 +228,10 @@ def test_a_run_within_that_waits_pauses_the_outer_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("approvals", [{"c1/c1": True}, True])
 def test_an_approved_call_within_runs_once(tmp_path: Path, approvals: Any) -> None:
     paused = paused_within(tmp_path)
-    outcome = answered(resumed(controller(tmp_path, *END), paused.session, approvals))
+    outcome = require_answer(resume_session(controller(tmp_path, *END), paused.session, approvals))
     assert (sent, outcome.calls[0].output) == (["hi"], "found: done")
     with pytest.raises(UsageError):
-        resumed(controller(tmp_path, *END), paused.session, {"c1/c1": True})
+        resume_session(controller(tmp_path, *END), paused.session, {"c1/c1": True})
     assert sent == ["hi"]
 
 
@@ -237,7 +242,7 @@ def test_what_was_shown_of_a_call_within_cannot_be_changed_in_the_transcript(
     path = Path(paused.transcript or "")
     path.write_text(path.read_text().replace('{"text":"hi"}', '{"text":"ho"}'))
     with pytest.raises(UsageError, match="changed in the transcript"):
-        resumed(controller(tmp_path, *END), paused.session, {"c1/c1": True})
+        resume_session(controller(tmp_path, *END), paused.session, {"c1/c1": True})
     assert sent == []
 
 
@@ -266,7 +271,7 @@ def test_only_a_session_of_the_call_is_looked_at(tmp_path: Path) -> None:
     paused = paused_within(tmp_path)
     path = Path(paused.transcript or "")
     for session, said in ((other, "is not one of this call"), ("gone", "is gone")):
-        rewritten(
+        rewrite_records(
             path, lambda r, to=session: replace(r, session=to) if isinstance(r, NestedRecord) else r
         )
         with pytest.raises(UsageError, match=said):
@@ -281,17 +286,17 @@ def test_where_the_outer_call_changes_things_itself_silence_is_a_no(tmp_path: Pa
 
     sent.clear()
     lines = (call("research", question="?"), call("send", text="hi"), *END)
-    answered(controller(tmp_path, *lines, tools=[changing, send]).run_sync("Go."))
+    require_answer(controller(tmp_path, *lines, tools=[changing, send]).run_sync("Go."))
     assert sent == []
 
 
 def test_a_crash_after_the_run_within_does_not_make_it_again(tmp_path: Path) -> None:
     paused = paused_within(tmp_path)
-    resumed(controller(tmp_path, *END), paused.session, True)
+    resume_session(controller(tmp_path, *END), paused.session, True)
     path = Path(paused.transcript or "")
-    cut_after(path, next(i for i, r in enumerate(load(path)) if r.type == "tool_observation"))
+    cut_transcript(path, next(i for i, r in enumerate(load(path)) if r.type == "tool_observation"))
     assert sent == ["hi"]
-    outcome = resumed(controller(tmp_path, answer("Done again.")), paused.session)
+    outcome = resume_session(controller(tmp_path, answer("Done again.")), paused.session)
     assert (outcome.answer, outcome.calls[0].output) == ("Done again.", "found: done")
     assert sent == ["hi"]
 
@@ -299,20 +304,20 @@ def test_a_crash_after_the_run_within_does_not_make_it_again(tmp_path: Path) -> 
 def doubtful_within(folder: Path) -> Paused:
     """A session whose calls within and without were cut off as they ran."""
     paused = paused_within(folder)
-    resumed(controller(folder, *END), paused.session, True)
+    resume_session(controller(folder, *END), paused.session, True)
     for path in folder.glob("*/transcript.jsonl"):
         kinds = [record.type for record in load(path)]
-        cut_after(path, len(kinds) - kinds[::-1].index("execution_started"))
+        cut_transcript(path, len(kinds) - kinds[::-1].index("execution_started"))
     return paused
 
 
 def test_a_crash_in_the_middle_of_a_call_within_leaves_it_in_doubt(tmp_path: Path) -> None:
     paused = doubtful_within(tmp_path)
     assert sent == ["hi"]
-    outcome = resumed(controller(tmp_path, *END), paused.session)
+    outcome = resume_session(controller(tmp_path, *END), paused.session)
     assert [one.call_id for one in outcome.pending] == ["c1/c1"]
     assert sent == ["hi"]
-    answered(resumed(controller(tmp_path, *END), paused.session, {"c1/c1": False}))
+    require_answer(resume_session(controller(tmp_path, *END), paused.session, {"c1/c1": False}))
     assert sent == ["hi"]
 
 
@@ -327,15 +332,15 @@ def test_a_tool_that_asks_something_else_the_second_time_is_told_so(tmp_path: Pa
     tools = [fickle, send]
     lines = (call("research", question="?"), call("send", text="hi"))
     paused = controller(tmp_path, *lines, tools=tools).run_sync("Go.")
-    outcome = resumed(controller(tmp_path, *END, tools=tools), paused.session)
+    outcome = resume_session(controller(tmp_path, *END, tools=tools), paused.session)
     assert "something else" in (outcome.calls[0].error_preview or "")
 
 
 def test_what_is_in_doubt_within_is_not_among_all_that_wait(tmp_path: Path) -> None:
     paused = doubtful_within(tmp_path)
-    doubtful = resumed(controller(tmp_path, *END), paused.session)
+    doubtful = resume_session(controller(tmp_path, *END), paused.session)
     assert [one.in_doubt for one in doubtful.pending] == [True]
-    assert isinstance(resumed(controller(tmp_path, *END), paused.session, True), Paused)
+    assert isinstance(resume_session(controller(tmp_path, *END), paused.session, True), Paused)
     assert sent == ["hi"]
 
 
@@ -344,7 +349,7 @@ def test_a_run_within_whose_session_is_gone_is_not_begun_again(tmp_path: Path) -
     for folder in tmp_path.iterdir():
         if folder.is_dir() and folder.name != paused.session:
             shutil.rmtree(folder)
-    outcome = resumed(controller(tmp_path, answer("Well.")), paused.session, True)
+    outcome = resume_session(controller(tmp_path, answer("Well.")), paused.session, True)
     assert outcome.calls[0].error_code == "tool_error"
     assert sent == []
 
@@ -402,7 +407,7 @@ def test_a_backend_that_fails_within_is_the_tool_s_error() -> None:
     backend = ScriptedBackend(
         call("research", question="?"), RuntimeError("gone"), answer("Sorry.")
     )
-    outcome = answered(Controller(backend, TOOLS, ALL).run_sync("Go."))
+    outcome = require_answer(Controller(backend, TOOLS, ALL).run_sync("Go."))
     assert outcome.calls[0].error_code == "tool_error"
     assert "could not be asked" in (outcome.calls[0].error_preview or "")
 

@@ -17,7 +17,7 @@ from mlx_tools.errors import BackendBroken, UsageError
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.tools import ToolContext
 from mlx_tools.transcript import Header, Record
-from tests.controller.sessions import header, session_of
+from tests.controller.sessions import fold_session, header
 from tests.tables import table
 
 pytestmark = pytest.mark.anyio
@@ -136,7 +136,7 @@ def test_without_observers_nothing_stands_between_a_run_and_its_caller() -> None
     def emit(event: Any) -> None:
         """Take an event."""
 
-    writer = SessionWriter(session_of(header()), [], secret=b"", now=lambda: datetime.now(UTC))
+    writer = SessionWriter(fold_session(header()), [], secret=b"", now=lambda: datetime.now(UTC))
     for observers in ([], [lambda transcript: None]):
         with observe_run(observers, writer, emit):
             assert writer.emit is emit

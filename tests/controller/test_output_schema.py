@@ -21,7 +21,7 @@ from mlx_tools.store import MemoryStore
 from mlx_tools.testing import Script, ScriptedBackend, answer, call
 from mlx_tools.transcript import events
 from mlx_tools.transcript.records import AnswerRecord, CallRecord, CompletionRecord, UserRecord
-from tests.controller.sessions import heard, open_session, say, session_of
+from tests.controller.sessions import collect_events, fold_session, open_session, say
 from tests.controller.test_native import DIALECTS
 from tests.controller.test_native import controller as native_controller
 from tests.decoding.schemas import typed
@@ -83,7 +83,7 @@ def test_a_right_answer_is_left_alone_and_told_as_it_is_written(
     rest = line[len(prefix) :]
     backend = ScriptedBackend(Script(rest, pieces=data.draw(st.integers(1, 9))))
     of = controller(backend, tools=(), output_schema=schema, style=style)
-    happens = heard(of)
+    happens = collect_events(of)
     outcome = happens[-1].outcome
     expected = json.dumps(json.loads(json.dumps(value)), ensure_ascii=False, separators=(",", ":"))
     assert outcome.answer == expected == told(happens)
@@ -109,7 +109,7 @@ def test_whatever_is_written_an_answer_fits(
     made: tuple[dict[str, Any], Any], seed: int, scores: bool, strategy: Any
 ) -> None:
     model = RandomTokens(seed, serving=Serving(likelihoods=scores))
-    happens = heard(controller(model, output_schema=made[0], strategy=strategy))
+    happens = collect_events(controller(model, output_schema=made[0], strategy=strategy))
     outcome = happens[-1].outcome
     assert isinstance(outcome, Answered | Stopped)
     if isinstance(outcome, Answered):
@@ -124,7 +124,7 @@ def test_the_models_own_form_of_a_call_is_read_too(name: str) -> None:
         dialect=DIALECTS[name],
         assistant=tooled_format(name).assistant[0],
     )
-    happens = heard(native_controller(name, model, output_schema=CITY))
+    happens = collect_events(native_controller(name, model, output_schema=CITY))
     assert happens[-1].outcome.answer == TEXT == told(happens)
     assert len(model.asked) == 1 and not happens[-1].outcome.mends
 
@@ -156,7 +156,7 @@ def test_a_model_that_would_call_nothing_in_its_own_form_is_not_told_to_use_word
 )
 def test_what_says_the_answer_counts(said: str) -> None:
     backend = ScriptedBackend(said)
-    happens = heard(controller(backend, strategy="free"))
+    happens = collect_events(controller(backend, strategy="free"))
     assert happens[-1].outcome.answer == TEXT == told(happens)
     assert happens[-1].outcome.to_json()["calls"] == []
 
@@ -172,7 +172,7 @@ def test_what_says_the_answer_counts(said: str) -> None:
 )
 def test_what_does_not_fit_is_told_to_the_model(said: str, code: str, words: str) -> None:
     backend = ScriptedBackend(said, REST)
-    happens = heard(controller(backend, strategy="free"))
+    happens = collect_events(controller(backend, strategy="free"))
     (broken,) = (one for one in happens if isinstance(one, events.FormatBroken))
     assert broken.error.code == code and words in broken.error.message
     assert words in backend.prompts[1]
@@ -187,7 +187,7 @@ def test_prose_again_and_again_ends_the_run() -> None:
 def test_an_answer_behind_calls_waits_for_what_they_give() -> None:
     early = call("look", x=1) + "\n" + call("final_result", city="Ulm", degrees=1)
     backend = ScriptedBackend(early.removeprefix('{"type": "tool_call", "name": "'), REST)
-    happens = heard(controller(backend))
+    happens = collect_events(controller(backend))
     assert happens[-1].outcome.answer == TEXT == told(happens)
     assert [c["name"] for c in happens[-1].outcome.to_json()["calls"]] == ["look"]
     assert "Ulm" not in backend.prompts[1]
@@ -196,7 +196,7 @@ def test_an_answer_behind_calls_waits_for_what_they_give() -> None:
 def test_a_value_of_another_type_is_mended_as_it_is_written() -> None:
     begun = 'final_result","arguments":{"city":"Bonn","degrees":'
     backend = ScriptedBackend(Script(begun + '"21"}}', pieces=4), "21}}")
-    happens = heard(controller(backend))
+    happens = collect_events(controller(backend))
     assert happens[-1].outcome.answer == TEXT == told(happens)
     assert happens[-1].outcome.mends == 1
 
@@ -207,7 +207,7 @@ def test_a_value_of_another_type_is_mended_as_it_is_written() -> None:
 def test_a_tool_that_must_be_called_comes_first() -> None:
     begun = 'look","arguments":{"x":1}}'
     backend = ScriptedBackend(REST, begun, REST)
-    happens = heard(controller(backend, tool_choice="required", strategy="free"))
+    happens = collect_events(controller(backend, tool_choice="required", strategy="free"))
     (broken,) = (one for one in happens if isinstance(one, events.FormatBroken))
     assert broken.error.code == "not_allowed"
     assert happens[-1].outcome.answer == TEXT
@@ -261,7 +261,7 @@ def test_the_transcript_says_the_same_from_every_record_on() -> None:
     assert [r.name for r in records if isinstance(r, CallRecord)] == ["look"]
     for at, record in enumerate(records):
         if isinstance(record, CompletionRecord):
-            session = session_of(*records[: at + 1], specs={"look": look.spec})
+            session = fold_session(*records[: at + 1], specs={"look": look.spec})
             written = session.current.unwritten
             assert list(written) == records[at + 1 : at + 1 + len(written)]
 
@@ -278,7 +278,7 @@ def test_a_schema_that_refers_to_itself_may_be_of_no_object() -> None:
     value = [{"below": [{"below": []}]}]
     rest = json.dumps(value) + "}}"
     backend = ScriptedBackend('"value":' + rest, "x", "x")
-    happens = heard(controller(backend, tools=(), output_schema=TREE))
+    happens = collect_events(controller(backend, tools=(), output_schema=TREE))
     assert json.loads(happens[-1].outcome.answer) == value and len(backend.requests) == 1
     wrong = ScriptedBackend('"value":[{"below":[{}]}]}}', "x")
     outcome = controller(wrong, tools=(), output_schema=TREE, strategy="free").run_sync("Well?")

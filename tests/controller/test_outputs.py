@@ -23,7 +23,7 @@ from mlx_tools.store.artifacts import ArtifactStore, BlobFiles
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.transcript import events
 from mlx_tools.transcript.records import ObservationRecord
-from tests.controller.sessions import answered, prompts, records_of
+from tests.controller.sessions import list_prompts, read_records, require_answer
 
 WHOLE = "".join(f"line {n}\n" for n in range(1000))
 POLICY = Policy(allow=["long", "short", "broken"], preset="readonly_basic")
@@ -61,7 +61,7 @@ def controller(
 
 
 def observations(outcome: Any) -> list[ObservationRecord]:
-    return records_of(outcome, ObservationRecord)
+    return read_records(outcome, ObservationRecord)
 
 
 def kept_by(outcome: Any) -> dict[str, str]:
@@ -134,7 +134,7 @@ def test_a_model_that_may_not_read_artifacts_is_told_of_none(
     made = controller(tmp_path, call("long"), answer(), policy=policy)
     (seen,) = observations(made.run_sync("Hi"))
     assert "characters left out" in (seen.content or "")
-    assert not any("read_artifact" in prompt for prompt in prompts(made))
+    assert not any("read_artifact" in prompt for prompt in list_prompts(made))
 
 
 # --- what is kept ---
@@ -146,7 +146,7 @@ def test_every_output_is_kept_where_that_is_asked_for(tmp_path: Path) -> None:
     (seen,) = observations(outcome)
     assert kept_by(outcome) == {seen.artifact: "little"}
     assert outcome.to_json()["calls"][0]["artifact"] == seen.artifact
-    assert "read_artifact" not in prompts(made)[1]
+    assert "read_artifact" not in list_prompts(made)[1]
 
 
 def test_once_a_tool_has_failed_every_output_of_the_run_is_kept(tmp_path: Path) -> None:
@@ -183,9 +183,9 @@ def test_what_is_larger_than_a_session_may_keep_is_cut_without_a_way_to_read_on(
     tmp_path: Path,
 ) -> None:
     made = controller(tmp_path, call("long"), answer(), keeping={"max_bytes": 1000})
-    outcome = answered(made.run_sync("Hi"))
+    outcome = require_answer(made.run_sync("Hi"))
     assert kept_by(outcome) == {}
-    assert "characters left out" in prompts(made)[1] and not TOLD.search(prompts(made)[1])
+    assert "characters left out" in list_prompts(made)[1] and not TOLD.search(list_prompts(made)[1])
 
 
 # --- what an outcome says ---
@@ -245,5 +245,5 @@ def test_an_output_of_just_what_may_be_shown_is_shown_whole(
 ) -> None:
     script = ScriptedBackend(call("short", word="x" * size), answer())
     made = Controller(script, [short], POLICY, limits=LIMITS, store=TranscriptStore(tmp_path))
-    (seen,) = records_of(made.run_sync("Say it."), ObservationRecord)
+    (seen,) = read_records(made.run_sync("Say it."), ObservationRecord)
     assert (seen.artifact is not None, seen.content != "x" * size) == (cut, cut)

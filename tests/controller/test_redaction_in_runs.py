@@ -13,7 +13,7 @@ from mlx_tools import Controller, Policy, Stopped, TranscriptStore, tool
 from mlx_tools.controller import call_tool
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.tools import Registry
-from tests.controller.sessions import answered
+from tests.controller.sessions import require_answer
 
 TOKEN = "ghp_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0eF3hJ6"[:36]
 """Made up, of the shape of a token of GitHub's."""
@@ -55,7 +55,7 @@ def test_a_secret_that_a_tool_returns_reaches_neither_the_model_nor_a_file(
     controller = Controller(
         backend, [read], Policy(allow=["*"]), store=TranscriptStore(tmp_path / "s")
     )
-    outcome = answered(controller.run_sync("Read it."))
+    outcome = require_answer(controller.run_sync("Read it."))
     told = backend.prompts[1] + kept(tmp_path) + json.dumps(outcome.to_json(include_outputs=True))
     assert TOKEN not in told
     assert base64.b64encode(f"token: {TOKEN}".encode()).decode() not in told

@@ -39,11 +39,11 @@ from mlx_tools.transcript.records import (
 )
 from tests.controller.sessions import (
     add_record,
-    answered,
-    cut_after,
-    records_of,
-    resumed,
-    rewritten,
+    cut_transcript,
+    read_records,
+    require_answer,
+    resume_session,
+    rewrite_records,
 )
 
 ALL = Policy(allow=["*"])
@@ -123,23 +123,25 @@ def house(tmp_path: Path) -> House:
 def test_an_approved_call_runs_once_and_the_run_goes_on_to_its_answer(house: House) -> None:
     paused = house.paused(call("send", text="hi"))
     assert house.did == []
-    outcome = answered(resumed(house.controller(answer()), paused.session, {"c1": True}))
+    outcome = require_answer(
+        resume_session(house.controller(answer()), paused.session, {"c1": True})
+    )
     assert house.did == ["hi"]
     assert outcome.calls[0].status == "ok"
     with pytest.raises(UsageError, match="already decided"):
-        resumed(house.controller(answer()), paused.session, {"c1": True})
+        resume_session(house.controller(answer()), paused.session, {"c1": True})
     assert house.did == ["hi"]
 
 
 def test_a_session_resumes_by_the_path_of_its_transcript_and_in_memory(house: House) -> None:
     paused = house.paused(call("send", text="hi"))
     assert paused.transcript is not None
-    answered(resumed(house.controller(answer()), paused.transcript, True))
+    require_answer(resume_session(house.controller(answer()), paused.transcript, True))
     inside = Controller(
         ScriptedBackend(call("send", text="again"), answer("well")), house.tools, ALL
     )
     waiting = inside.run_sync("Do it.")
-    answered(resumed(inside, waiting.session, True))
+    require_answer(resume_session(inside, waiting.session, True))
     assert house.did == ["hi", "again"]
 
 
@@ -148,7 +150,7 @@ def test_a_session_that_has_ended_is_not_resumed(house: House) -> None:
         made = house.controller(answer())
         for approvals in (None, True, False):
             with pytest.raises(UsageError, match=said):
-                resumed(made, session, approvals)
+                resume_session(made, session, approvals)
         assert isinstance(made.backend, ScriptedBackend)
         return made.backend
 
@@ -165,7 +167,7 @@ def test_a_refused_call_comes_back_to_the_model_with_the_reason(house: House) ->
     paused = house.paused(call("send", text="hi"))
     controller = house.controller(answer())
     no = ApprovalAnswer(False, "not on a Sunday")
-    outcome = answered(resumed(controller, paused.session, {"c1": no}))
+    outcome = require_answer(resume_session(controller, paused.session, {"c1": no}))
     assert house.did == []
     assert outcome.calls[0].error_code == "denied"
     backend = controller.backend
@@ -177,13 +179,13 @@ def test_an_edited_call_is_validated_decided_and_approved_as_it_is_then(house: H
     paused = house.paused(call("send", text="hi"))
     edit = ApprovalAnswer(True, arguments={"text": "hello"})
     controller = house.controller(answer())
-    outcome = resumed(controller, paused.session, {"c1": edit})
+    outcome = resume_session(controller, paused.session, {"c1": edit})
     assert house.did == ["hello"]
     assert outcome.calls[0].arguments == {"text": "hello"}
     backend = controller.backend
     assert isinstance(backend, ScriptedBackend)
     assert "The user changed the arguments" in backend.requests[0].prompt
-    kinds = [record.type for record in records_of(paused)]
+    kinds = [record.type for record in read_records(paused)]
     at = kinds.index("edited")
     assert kinds[at : at + 3] == ["edited", "decision", "approval"]
 
@@ -197,9 +199,9 @@ def test_an_edit_that_does_not_fit_is_refused_and_the_call_still_waits(
     paused = house.paused(call("send", text="hi"))
     edit = ApprovalAnswer(True, arguments=arguments)
     with pytest.raises(UsageError, match=says):
-        resumed(house.controller(answer()), paused.session, {"c1": edit})
+        resume_session(house.controller(answer()), paused.session, {"c1": edit})
     assert house.did == []
-    answered(resumed(house.controller(answer()), paused.session, {"c1": True}))
+    require_answer(resume_session(house.controller(answer()), paused.session, {"c1": True}))
     assert house.did == ["hi"]
 
 
@@ -207,18 +209,20 @@ def test_calls_that_need_no_approval_run_at_once_and_the_others_wait(house: Hous
     paused = house.paused(call("look", x=1) + "\n" + call("send", text="a"))
     assert house.did == [("look", 1)]
     assert [c.status for c in paused.calls] == ["ok", "pending"]
-    again = resumed(house.controller(), paused.session)
+    again = resume_session(house.controller(), paused.session)
     assert isinstance(again, Paused)
-    assert isinstance(resumed(house.controller(answer()), paused.session, True), Answered)
+    assert isinstance(resume_session(house.controller(answer()), paused.session, True), Answered)
     assert house.did == [("look", 1), "a"]
 
 
 def test_some_of_a_batch_can_be_decided_and_the_rest_waits_on(house: House) -> None:
     paused = house.paused(call("send", text="a") + "\n" + call("send", text="b"))
-    half = resumed(house.controller(), paused.session, {"c2": True})
+    half = resume_session(house.controller(), paused.session, {"c2": True})
     assert house.did == ["b"]
     assert [c.call_id for c in half.pending] == ["c1"]
-    assert isinstance(resumed(house.controller(answer()), paused.session, {"c1": False}), Answered)
+    assert isinstance(
+        resume_session(house.controller(answer()), paused.session, {"c1": False}), Answered
+    )
     assert house.did == ["b"]
 
 
@@ -227,7 +231,7 @@ def test_a_tool_allowed_for_the_session_is_not_asked_about_again(house: House) -
     paused = house.paused(*lines)
     yes = ApprovalAnswer(True, for_session=True)
     after = (call("send", text="c"), answer())
-    answered(resumed(house.controller(*after), paused.session, {"c1": yes}))
+    require_answer(resume_session(house.controller(*after), paused.session, {"c1": yes}))
     assert sorted(house.did) == ["a", "b", "c"]
     other = house.paused(call("send", text="d"))
     assert other.session != paused.session
@@ -255,13 +259,15 @@ def test_a_consent_for_the_session_covers_the_argument_that_it_is_bound_to(house
     paused = house.paused(*lines, tools=programs(house))
     yes = {"c1": ApprovalAnswer(True, for_session=True)}
     after = house.controller(start("make", "c"), answer(), tools=programs(house))
-    waits = resumed(after, paused.session, yes)
+    waits = resume_session(after, paused.session, yes)
     assert [waiting.call_id for waiting in waits.pending] == ["c3"]
     more = (start("make", "c"), start("python3", "d"))
-    waits = resumed(house.controller(*more, tools=programs(house)), paused.session, {"c3": False})
+    waits = resume_session(
+        house.controller(*more, tools=programs(house)), paused.session, {"c3": False}
+    )
     assert [waiting.arguments["program"] for waiting in waits.pending] == ["python3"]
     assert house.did == [("make", "a"), ("make", "b"), ("make", "c")]
-    reasons = [r.reason for r in records_of(waits) if getattr(r, "rule", "") == "session_consent"]
+    reasons = [r.reason for r in read_records(waits) if getattr(r, "rule", "") == "session_consent"]
     said = "start with this program was allowed to run programs for the rest of the session"
     assert set(reasons) == {said}
 
@@ -281,7 +287,9 @@ def test_a_consent_is_bound_to_the_call_as_it_was_edited(house: House) -> None:
     paused = house.paused(start("make", "a"), tools=programs(house))
     edit = ApprovalAnswer(True, arguments={"program": "ls"}, for_session=True)
     more = (start("ls", "b"), start("make", "c"))
-    waits = resumed(house.controller(*more, tools=programs(house)), paused.session, {"c1": edit})
+    waits = resume_session(
+        house.controller(*more, tools=programs(house)), paused.session, {"c1": edit}
+    )
     assert [waiting.arguments["program"] for waiting in waits.pending] == ["make"]
     assert house.did == [("ls", ""), ("ls", "b")]
 
@@ -292,13 +300,15 @@ def test_a_consent_that_was_widened_in_the_transcript_covers_nothing(
 ) -> None:
     paused = house.paused(start("make", "a"), tools=programs(house))
     yes = {"c1": ApprovalAnswer(True, for_session=True)}
-    waits = resumed(house.controller(start("rm", "b"), tools=programs(house)), paused.session, yes)
+    waits = resume_session(
+        house.controller(start("rm", "b"), tools=programs(house)), paused.session, yes
+    )
     assert isinstance(waits, Paused)
-    rewritten(
+    rewrite_records(
         Path(paused.transcript or ""),
         lambda r: replace(r, bound_to=bound_to) if isinstance(r, ApprovalRecord) else r,
     )
-    again = resumed(house.controller(tools=programs(house)), paused.session)
+    again = resume_session(house.controller(tools=programs(house)), paused.session)
     assert isinstance(again, Paused)
     assert house.did == [("make", "a")]
 
@@ -313,7 +323,7 @@ def test_a_call_without_the_argument_of_consents_is_asked_about_each_time(house:
     paused = house.paused(call("again"), tools=[again])
     yes = {"c1": ApprovalAnswer(True, for_session=True)}
     after = house.controller(call("again", words="b"), tools=[again])
-    assert isinstance(resumed(after, paused.session, yes), Paused)
+    assert isinstance(resume_session(after, paused.session, yes), Paused)
     assert house.did == [""]
 
 
@@ -321,9 +331,9 @@ def test_what_the_call_acts_on_must_be_what_was_shown(house: House) -> None:
     paused = house.paused(call("put", text="new"))
     house.present = "changed by somebody"
     with pytest.raises(UsageError, match="changed since it was shown"):
-        resumed(house.controller(answer()), paused.session, {"c1": True})
+        resume_session(house.controller(answer()), paused.session, {"c1": True})
     assert house.present == "changed by somebody"
-    outcome = resumed(house.controller(answer()), paused.session, {"c1": True})
+    outcome = resume_session(house.controller(answer()), paused.session, {"c1": True})
     assert isinstance(outcome, Answered)  # it was asked anew, and this is what was shown then
     assert house.present == "new"
 
@@ -346,7 +356,9 @@ class Approves:
 
 def test_a_target_that_changes_between_showing_and_running_is_shown_again(house: House) -> None:
     approver = Approves(lambda: setattr(house, "present", "moved"))
-    answered(house.controller(call("put", text="new"), answer(), approver=approver).run_sync("Do."))
+    require_answer(
+        house.controller(call("put", text="new"), answer(), approver=approver).run_sync("Do.")
+    )
     assert [request.preview for request in approver.seen] == ["-old\n+new\n", "-moved\n+new\n"]
     assert [did for did in house.did if did[0] == "put"] == [("put", "new")]
 
@@ -375,7 +387,7 @@ def test_an_approval_does_not_hold_under_another_policy_or_for_another_tool(
     if "tools" in changed:
         changed = {"tools": other_tools(house)}
     with pytest.raises(UsageError, match="has changed since it was shown"):
-        resumed(house.controller(answer(), **changed), paused.session, {"c1": True})
+        resume_session(house.controller(answer(), **changed), paused.session, {"c1": True})
     assert house.did == []
 
 
@@ -383,8 +395,10 @@ def test_today_s_policy_narrows_the_recorded_one(house: House) -> None:
     paused = house.paused(call("send", text="hi"))
     strict = Policy(allow=["*"], deny=["send"])
     with pytest.raises(UsageError, match="denied by the policy"):
-        resumed(house.controller(answer(), policy=strict), paused.session, {"c1": True})
-    outcome = answered(resumed(house.controller(answer(), policy=strict), paused.session))
+        resume_session(house.controller(answer(), policy=strict), paused.session, {"c1": True})
+    outcome = require_answer(
+        resume_session(house.controller(answer(), policy=strict), paused.session)
+    )
     assert outcome.calls[0].error_code == "not_allowed"
     assert house.did == []
 
@@ -393,9 +407,11 @@ def test_the_digest_that_was_shown_must_be_the_one_that_is_approved(house: House
     paused = house.paused(call("send", text="hi"))
     wrong = ApprovalAnswer(True, digest="0" * 64)
     with pytest.raises(UsageError, match="not the digest"):
-        resumed(house.controller(answer()), paused.session, {"c1": wrong})
+        resume_session(house.controller(answer()), paused.session, {"c1": wrong})
     right = ApprovalAnswer(True, digest=paused.pending[0].digest)
-    assert isinstance(resumed(house.controller(answer()), paused.session, {"c1": right}), Answered)
+    assert isinstance(
+        resume_session(house.controller(answer()), paused.session, {"c1": right}), Answered
+    )
 
 
 @pytest.mark.parametrize("approvals", [{"c9": True}, {"c1": "yes"}, {1: True}, "c1"])
@@ -405,7 +421,7 @@ def test_an_approval_that_is_none_is_an_error_and_changes_nothing(
     paused = house.paused(call("send", text="hi"))
     before = Path(paused.transcript or "").read_bytes()
     with pytest.raises(UsageError):
-        resumed(house.controller(answer()), paused.session, approvals)
+        resume_session(house.controller(answer()), paused.session, approvals)
     assert Path(paused.transcript or "").read_bytes() == before
 
 
@@ -415,18 +431,18 @@ def test_an_approval_that_is_none_is_an_error_and_changes_nothing(
 def test_a_header_that_was_changed_is_not_believed(house: House) -> None:
     paused = house.paused(call("send", text="hi"), policy=Policy(allow=["send"]))
     loose = Policy(allow=["*"]).to_json()
-    rewritten(
+    rewrite_records(
         Path(paused.transcript or ""),
         lambda r: replace(r, policy=loose) if isinstance(r, Header) else r,
     )
     with pytest.raises(TranscriptError, match="header was changed"):
-        resumed(house.controller(answer()), paused.session, True)
+        resume_session(house.controller(answer()), paused.session, True)
 
 
 def test_a_yes_for_the_session_to_a_call_not_written_cleanly_is_for_that_call(house: House) -> None:
     paused = house.paused("Well. " + call("send", text="hi"))
     yes = {"c1": ApprovalAnswer(True, for_session=True)}
-    again = resumed(house.controller(call("send", text="ho")), paused.session, yes)
+    again = resume_session(house.controller(call("send", text="ho")), paused.session, yes)
     assert isinstance(again, Paused)
     assert house.did == ["hi"]
 
@@ -448,9 +464,9 @@ def test_what_was_shown_in_its_time_cannot_be_made_to_last(
     paused = house.paused(call("send", text="hi"))
     put = {name: (datetime.now(UTC) + n * DAYS).isoformat() for name, n in days.items()}
     path = Path(paused.transcript or "")
-    rewritten(path, lambda r: replace(r, **put) if isinstance(r, PauseRecord) else r)
+    rewrite_records(path, lambda r: replace(r, **put) if isinstance(r, PauseRecord) else r)
     with pytest.raises(UsageError, match=said):
-        resumed(house.controller(answer()), paused.session, True)
+        resume_session(house.controller(answer()), paused.session, True)
     assert house.did == []
 
 
@@ -462,7 +478,7 @@ def given_in_a_copy(house: House, paused: Paused, *, approved: bool) -> Approval
     (copy.folder / paused.session).mkdir()
     other = copy.folder / paused.session / "transcript.jsonl"
     other.write_bytes(Path(paused.transcript or "").read_bytes())
-    resumed(copy.controller(answer()), paused.session, {"c1": approved})
+    resume_session(copy.controller(answer()), paused.session, {"c1": approved})
     return next(r for r in load(other) if isinstance(r, ApprovalRecord))
 
 
@@ -473,7 +489,7 @@ def test_an_approval_whose_call_did_not_start_holds_until_it_expires(
     paused = house.paused(call("send", text="hi"))
     add_record(Path(paused.transcript or ""), given_in_a_copy(house, paused, approved=True))
     later = datetime.now(UTC) + days * DAYS
-    outcome = resumed(house.controller(answer(), now=lambda: later), paused.session)
+    outcome = resume_session(house.controller(answer(), now=lambda: later), paused.session)
     assert (house.did, isinstance(outcome, Paused)) == (did, not did)
 
 
@@ -494,21 +510,21 @@ def test_an_approval_that_nobody_gave_lets_nothing_run(house: House, flip: str) 
         seal=seal,
     )
     add_record(path, forged)
-    outcome = resumed(house.controller(answer()), paused.session)
+    outcome = resume_session(house.controller(answer()), paused.session)
     assert isinstance(outcome, Paused)
     assert house.did == []
 
 
 def test_a_transcript_that_was_rolled_back_does_not_use_a_yes_twice(house: House) -> None:
     paused = house.paused(call("send", text="hi"))
-    resumed(house.controller(answer()), paused.session, True)
+    resume_session(house.controller(answer()), paused.session, True)
     path = Path(paused.transcript or "")
     said = next(i for i, r in enumerate(load(path)) if isinstance(r, ApprovalRecord))
-    cut_after(path, said + 1)
-    assert isinstance(resumed(house.controller(answer()), paused.session), Paused)
-    cut_after(path, said)
+    cut_transcript(path, said + 1)
+    assert isinstance(resume_session(house.controller(answer()), paused.session), Paused)
+    cut_transcript(path, said)
     with pytest.raises(UsageError):
-        resumed(house.controller(answer()), paused.session, {"c7": True})
+        resume_session(house.controller(answer()), paused.session, {"c7": True})
     assert house.did == ["hi"]
 
 
@@ -533,7 +549,7 @@ def test_an_edit_or_a_consent_that_nobody_made_lets_nothing_run(
     paused = house.paused(line)
     add_record(Path(paused.transcript or ""), forged)
     for _ in range(3):
-        assert isinstance(resumed(house.controller(answer()), paused.session), Paused)
+        assert isinstance(resume_session(house.controller(answer()), paused.session), Paused)
     assert house.did == []
 
 
@@ -541,7 +557,7 @@ def test_a_call_that_waited_does_not_count_itself_for_its_rate(house: House) -> 
     policy = Policy(allow=["*"], rate_limits={"send": "1/day"})
     paused = house.paused(call("send", text="hi"), policy=policy)
     again = house.controller(call("send", text="again"), answer(), policy=policy)
-    outcome = answered(resumed(again, paused.session, {"c1": True}))
+    outcome = require_answer(resume_session(again, paused.session, {"c1": True}))
     assert house.did == ["hi"]
     assert [one.error_code for one in outcome.calls] == [None, "rate_limited"]
 
@@ -552,23 +568,25 @@ def test_arguments_that_a_person_changes_may_be_no_longer_than_the_models(house:
     for text in ("x" * 30, "é" * 15):  # with {"text":""} 11 bytes more
         edit = ApprovalAnswer(True, arguments={"text": text})
         with pytest.raises(UsageError, match="too long"):
-            resumed(house.controller(answer(), limits=limits), paused.session, {"c1": edit})
+            resume_session(house.controller(answer(), limits=limits), paused.session, {"c1": edit})
     assert house.did == []
     edit = ApprovalAnswer(True, arguments={"text": "x" * 29})
-    answered(resumed(house.controller(answer(), limits=limits), paused.session, {"c1": edit}))
+    require_answer(
+        resume_session(house.controller(answer(), limits=limits), paused.session, {"c1": edit})
+    )
     assert house.did == ["x" * 29]
 
 
 def test_a_consent_that_was_not_given_here_covers_nothing(house: House) -> None:
     """An approval of one call, which somebody made one for the session in the transcript."""
     paused = house.paused(call("send", text="a"))
-    waits = resumed(house.controller(call("send", text="b")), paused.session, {"c1": True})
+    waits = resume_session(house.controller(call("send", text="b")), paused.session, {"c1": True})
     assert isinstance(waits, Paused)
-    rewritten(
+    rewrite_records(
         Path(paused.transcript or ""),
         lambda r: replace(r, scope="session") if isinstance(r, ApprovalRecord) else r,
     )
-    again = resumed(house.controller(answer()), paused.session)
+    again = resume_session(house.controller(answer()), paused.session)
     assert isinstance(again, Paused)
     assert house.did == ["a"]
 
@@ -577,7 +595,7 @@ def consented(house: House) -> str:
     """Let a person allow ``send`` for the session, in which a call of ``put`` waits then."""
     paused = house.paused(call("send", text="a"))
     yes = ApprovalAnswer(True, for_session=True)
-    done = resumed(house.controller(call("put", text="b")), paused.session, {"c1": yes})
+    done = resume_session(house.controller(call("put", text="b")), paused.session, {"c1": yes})
     assert isinstance(done, Paused)
     return done.session
 
@@ -585,7 +603,7 @@ def consented(house: House) -> str:
 def test_a_consent_does_not_cover_a_tool_that_has_come_to_do_more(house: House) -> None:
     session = consented(house)
     after = house.controller(call("send", text="c"), tools=other_tools(house))
-    again = resumed(after, session, {"c2": False})
+    again = resume_session(after, session, {"c2": False})
     assert isinstance(again, Paused)
     assert house.did == ["a"]
 
@@ -601,7 +619,7 @@ def test_a_consent_does_not_cover_a_tool_of_another_schema(house: House) -> None
 
     tools = [send, *house.tools[1:]]
     after = house.controller(call("send", text="c"), tools=tools)
-    again = resumed(after, session, {"c2": False})
+    again = resume_session(after, session, {"c2": False})
     assert isinstance(again, Paused)
     assert house.did == ["a"]
 
@@ -609,9 +627,11 @@ def test_a_consent_does_not_cover_a_tool_of_another_schema(house: House) -> None
 def test_a_call_beside_other_text_can_be_edited_where_its_tool_is_allowed(house: House) -> None:
     paused = house.paused("Sure: " + call("save", text="a") + "\nok")
     edit = ApprovalAnswer(True, arguments={"text": "b"})
-    assert isinstance(resumed(house.controller(answer()), paused.session, {"c1": edit}), Answered)
+    assert isinstance(
+        resume_session(house.controller(answer()), paused.session, {"c1": edit}), Answered
+    )
     assert house.did == ["b"]
-    kinds = [record.type for record in records_of(paused)]
+    kinds = [record.type for record in read_records(paused)]
     assert kinds.count("approval") == 1
 
 
@@ -623,21 +643,23 @@ def test_a_mutating_call_that_was_cut_off_is_in_doubt_and_never_run_again_unaske
     house: House, again: bool
 ) -> None:
     paused = house.paused(call("send", text="hi"))
-    resumed(house.controller(answer()), paused.session, True)
+    resume_session(house.controller(answer()), paused.session, True)
     path = Path(paused.transcript or "")
     started = next(i for i, r in enumerate(load(path)) if isinstance(r, ExecutionRecord))
-    cut_after(path, started + 1)
+    cut_transcript(path, started + 1)
     house.did.clear()
-    outcome = resumed(house.controller(answer()), paused.session)
+    outcome = resume_session(house.controller(answer()), paused.session)
     assert isinstance(outcome, Paused)
     assert outcome.calls[0].status == "in_doubt"
-    outcome = resumed(house.controller(answer()), paused.session, True)  # True names no call
+    outcome = resume_session(house.controller(answer()), paused.session, True)  # True names no call
     assert isinstance(outcome, Paused)
     assert house.did == []
     with pytest.raises(UsageError, match="other arguments"):
         edit = ApprovalAnswer(True, arguments={"text": "x"})
-        resumed(house.controller(answer()), paused.session, {"c1": edit})
-    outcome = answered(resumed(house.controller(answer()), paused.session, {"c1": again}))
+        resume_session(house.controller(answer()), paused.session, {"c1": edit})
+    outcome = require_answer(
+        resume_session(house.controller(answer()), paused.session, {"c1": again})
+    )
     assert outcome.calls[0].error_code == (None if again else "in_doubt")
     assert house.did == ["hi"] * again
 
@@ -652,13 +674,13 @@ class Failing:
 def test_a_call_in_doubt_stays_in_doubt_if_asking_about_it_fails(house: House) -> None:
     """To write it down as failed would say that it was not done."""
     paused = house.paused(call("send", text="hi"))
-    resumed(house.controller(answer()), paused.session, True)
+    resume_session(house.controller(answer()), paused.session, True)
     path = Path(paused.transcript or "")
     started = next(i for i, r in enumerate(load(path)) if isinstance(r, ExecutionRecord))
-    cut_after(path, started + 1)
+    cut_transcript(path, started + 1)
     house.did.clear()
     with pytest.raises(UsageError, match="no terminal"):
-        resumed(house.controller(answer(), approver=Failing()), paused.session)
+        resume_session(house.controller(answer(), approver=Failing()), paused.session)
     assert not any(isinstance(r, ObservationRecord) for r in load(path))
     assert TranscriptStore(house.folder).describe(paused.session).status.in_doubt == ("c1",)
     assert house.did == []
@@ -667,22 +689,22 @@ def test_a_call_in_doubt_stays_in_doubt_if_asking_about_it_fails(house: House) -
 def test_a_run_cut_off_at_any_record_goes_on_to_its_answer(house: House) -> None:
     lines = (call("look", x=1), call("send", text="hi"), answer("well"))
     paused = house.paused(*lines[:2])
-    resumed(house.controller(lines[2]), paused.session, True)
+    resume_session(house.controller(lines[2]), paused.session, True)
     path = Path(paused.transcript or "")
     whole = path.read_bytes()
     records = load(path)
     for number in range(2, len(records)):
         path.write_bytes(whole)
-        cut_after(path, number)
+        cut_transcript(path, number)
         house.did.clear()
         made = sum(r.type == "completion" for r in records[:number])
         sent_before = any(isinstance(r, ExecutionRecord) and r.mutates for r in records[:number])
-        outcome = resumed(house.controller(*lines[made:]), paused.session)
+        outcome = resume_session(house.controller(*lines[made:]), paused.session)
         while isinstance(outcome, Paused):
             (waiting,) = outcome.pending
             doubtful = any(c.status == "in_doubt" for c in outcome.calls)
             made = sum(r.type == "completion" for r in load(path))
-            outcome = resumed(
+            outcome = resume_session(
                 house.controller(*lines[made:]), paused.session, {waiting.call_id: not doubtful}
             )
         assert isinstance(outcome, Answered), number

@@ -46,12 +46,12 @@ from mlx_tools.transcript.records import (
 from tests.controller.sessions import (
     SPECS,
     completion,
+    fold_session,
     header,
-    in_state,
+    make_ran_records,
+    make_session_in_state,
     open_session,
-    ran,
     say,
-    session_of,
     settle,
     spec,
 )
@@ -98,7 +98,7 @@ def _fits(state: State, kind: str) -> bool:
 
 @table(("state", "kind"), list(itertools.product([*State][1:], EXAMPLES)))
 def test_every_pair_of_state_and_record_is_taken_or_refused(state: State, kind: str) -> None:
-    session = in_state(state)
+    session = make_session_in_state(state)
     if kind in TRANSITIONS[state] and _fits(state, kind):
         session.apply(EXAMPLES[kind])
         session.next_step()
@@ -112,12 +112,12 @@ def test_every_pair_of_state_and_record_is_taken_or_refused(state: State, kind: 
 @table("kind", EXAMPLES)
 def test_a_session_begins_with_its_header_and_nothing_else(kind: str) -> None:
     if kind in TRANSITIONS[State.EMPTY]:
-        assert session_of(EXAMPLES[kind]).state is State.IDLE
+        assert fold_session(EXAMPLES[kind]).state is State.IDLE
         return
     with pytest.raises(TranscriptError, match=r"^record 1 .* may not come first"):
-        session_of(EXAMPLES[kind])
+        fold_session(EXAMPLES[kind])
     with pytest.raises(TranscriptError, match="empty"):
-        session_of()
+        fold_session()
 
 
 def _asked(**more: Any) -> Session:
@@ -139,7 +139,7 @@ def test_a_good_call_in_between_forgives_a_broken_line() -> None:
     session = _asked(limits=Limits(max_format_errors=2))
     say(session, '{"type":"tool_call","name":look}')
     say(session, call("look"))
-    for record in ran("c1", "look"):
+    for record in make_ran_records("c1", "look"):
         session.apply(record)
     assert _kinds(say(session, '{"type":"tool_call","name":look}')) == ["correction"]
 
@@ -152,7 +152,7 @@ def _loop(session: Session, *names: str) -> list[str]:
         if session.state is State.STOPPED:
             return [*ends, written[-1].reason]
         if isinstance(session.next_step(), Execute):
-            for record in ran(f"c{number}", name):
+            for record in make_ran_records(f"c{number}", name):
                 session.apply(record)
             ends.append("ran")
         else:
@@ -261,7 +261,7 @@ def test_folding_again_gives_the_same_session_wherever_the_transcript_ends(
     for shorter, longer in itertools.pairwise(prompts):
         assert longer.startswith(shorter)
     cut = data.draw(st.integers(1, len(records)))
-    again = session_of(*records[:cut], specs=session.specs, words=session.words)
+    again = fold_session(*records[:cut], specs=session.specs, words=session.words)
     for record in records[cut:]:
         again.apply(record)
     assert again.state is session.state
@@ -360,7 +360,7 @@ class Talk:
     def __init__(self, policy: Policy, finder: SecretFinder | None = None) -> None:
         self.finder = finder
         self.records: list[Record] = [header(policy)]
-        self.session = session_of(self.records[0], specs=MORE, finder=finder)
+        self.session = fold_session(self.records[0], specs=MORE, finder=finder)
         self.add(UserRecord(content="go"))
 
     def add(self, *records: Record) -> None:
@@ -381,7 +381,7 @@ class Talk:
         return [f"{r.decision} {r.rule}" for r in written if isinstance(r, DecisionRecord)]
 
     def run(self, key: str, name: str, content: str = "seen") -> None:
-        started, _ = ran(key, "look")
+        started, _ = make_ran_records(key, "look")
         self.add(started, ObservationRecord(call=key, name=name, content=content))
 
     def ask(self) -> None:
@@ -392,7 +392,7 @@ class Talk:
     def again(self) -> list[Record]:
         """The decisions that folding the records again comes to, from a transcript's lines."""
         first, *rest = [decode(encode(record)) for record in self.records]
-        session = session_of(first, specs=MORE, finder=self.finder)
+        session = fold_session(first, specs=MORE, finder=self.finder)
         found: list[Record] = []
         for record in rest:
             pending = session.current.unwritten if session.state.value == "reading" else ()
@@ -490,7 +490,7 @@ def test_a_refused_call_that_comes_again_is_told_why_and_what_would_fit(
 def test_a_changing_call_that_brought_a_result_is_told_that_it_is_above() -> None:
     session = _asked()
     say(session, call("write"))
-    for record in ran("c1", "write"):
+    for record in make_ran_records("c1", "write"):
         session.apply(record)
     (_, again) = [*say(session, call("write"))][-2:]
     assert isinstance(again, ObservationRecord) and again.error is not None

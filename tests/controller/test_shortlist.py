@@ -28,7 +28,7 @@ from mlx_tools.protocol import write_answer, write_call
 from mlx_tools.store.transcript import decode, encode
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.transcript.records import Header, Record, UserRecord
-from tests.controller.sessions import answered, session_of
+from tests.controller.sessions import fold_session, require_answer
 
 ALL = Policy(allow=["*"])
 STYLES: Sequence[Style] = ("jsonl", "markdown-json", "xml")
@@ -120,7 +120,7 @@ def test_a_call_as_the_description_of_a_found_tool_shows_it_is_no_echo() -> None
     example = call("tickle_satellite", satellite_id=7)
     tools = [*three_hundred(), made("tickle", "satellite", f"Tickles it: {example}")]
     backend = ScriptedBackend(call("tool_search", query="tickle a satellite"), example, answer())
-    outcome = answered(controller(backend, tools).run_sync("Translate the recipe number 3."))
+    outcome = require_answer(controller(backend, tools).run_sync("Translate the recipe number 3."))
     assert "Tickles it: {" in backend.prompts[1]
     assert [one.status for one in outcome.calls] == ["ok", "ok"]
 
@@ -149,7 +149,7 @@ def test_a_search_is_not_the_call_that_was_required() -> None:
         answer(),
     )
     run = {"strategy": "free", "tool_choice": "required"}
-    answered(controller(backend, settings=run).run_sync("Hello."))
+    require_answer(controller(backend, settings=run).run_sync("Hello."))
     assert backend.prompts[1].endswith('{"type":"tool_call","name":"')
     assert not backend.prompts[2].endswith('"name":"')
 
@@ -168,7 +168,7 @@ def test_a_run_without_any_tool_but_the_search_has_no_tools() -> None:
 
 def test_a_turn_is_held_to_what_the_model_was_told_of() -> None:
     def opens(*names: str) -> Session:
-        session = session_of(*records, specs=specs)
+        session = fold_session(*records, specs=specs)
         due = session.next_step()
         assert set(names) <= set(due.tools)  # type: ignore[union-attr]
         return session
@@ -323,7 +323,7 @@ def test_prompts_only_grow_tell_of_no_denied_tool_and_are_the_same_when_folded_a
     cost = sum(count_tokens(f"{line}\n") for line in kept)
     assert cost <= budget or len(kept) <= 1 + ("tool_search" in header.shortlist)
 
-    again = session_of(
+    again = fold_session(
         *(decode(encode(record)) for record in records), specs=made_by.registry.specs()
     )
     again.apply(UserRecord(content="And then?"))

@@ -28,7 +28,7 @@ from mlx_tools.errors import BackendError
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.testing import Script, ScriptedApprover, ScriptedBackend, answer, call, run, skip
 from mlx_tools.transcript.records import ObservationRecord, SummaryRecord
-from tests.controller.sessions import answered, prompts, records_of
+from tests.controller.sessions import list_prompts, read_records, require_answer
 
 LIMIT = 1600
 LIMITS = Limits(max_observation_chars=LIMIT, max_iterations=8)
@@ -56,12 +56,12 @@ def controller(*script: Any, made: Tool | None = None, **more: Any) -> Controlle
 
 
 def seen(outcome: Any) -> str:
-    (one,) = records_of(outcome, ObservationRecord)
+    (one,) = read_records(outcome, ObservationRecord)
     return one.content or ""
 
 
 def summary_of(outcome: Any) -> SummaryRecord:
-    (one,) = records_of(outcome, SummaryRecord)
+    (one,) = read_records(outcome, SummaryRecord)
     return one
 
 
@@ -74,7 +74,7 @@ def test_the_model_is_asked_about_the_part_that_is_left_out_and_the_question(
     script = (call("log"), "One.", "Two.", answer())
     made = controller(*script, store=TranscriptStore(tmp_path))
     outcome = made.run_sync("Did it work?")
-    asked = prompts(made)[1:3]
+    asked = list_prompts(made)[1:3]
     assert all("Did it work?" in prompt and "tool_call" not in prompt for prompt in asked)
     read = set(re.findall(r"line (\d{4})", "".join(asked)))
     left_out = set(re.findall(r"line (\d{4})", WHOLE)) - set(
@@ -95,7 +95,7 @@ def test_a_summary_is_the_first_paragraph_and_the_model_is_stopped_there(tmp_pat
 def test_nothing_is_summarised_unless_that_is_wanted() -> None:
     made = controller(call("log"), answer(), settings=RunSettings())
     assert isinstance(made.run_sync("Hi"), Answered)
-    assert len(prompts(made)) == 2
+    assert len(list_prompts(made)) == 2
 
 
 def test_what_changed_something_is_written_down_before_the_model_is_asked_anything() -> None:
@@ -103,14 +103,14 @@ def test_what_changed_something_is_written_down_before_the_model_is_asked_anythi
     made = controller(call("log"), answer(), made=log(effects=["write"]), approver=yes)
     outcome = made.run_sync("Hi")
     assert [report.status for report in outcome.calls] == ["ok"]
-    assert len(prompts(made)) == 2
+    assert len(list_prompts(made)) == 2
 
 
 def test_where_there_is_no_room_the_output_is_cut() -> None:
     limits = Limits(max_observation_chars=800)
     made = controller(call("log"), answer(), limits=limits)
     assert isinstance(made.run_sync("Hi"), Answered)
-    assert len(prompts(made)) == 2
+    assert len(list_prompts(made)) == 2
 
 
 def test_a_part_is_summed_up_if_it_just_fits_the_context(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_part_is_summed_up_if_it_just_fits_the_context(tmp_path: Path) -> None
         """The requests for summaries."""
         settings = RunSettings(long_observations="summary", context=context)
         made = controller(call("log"), *["It."] * 9, answer(), made=log(lines), settings=settings)
-        answered(made.run_sync("Hi"))
+        require_answer(made.run_sync("Hi"))
         backend = cast(ScriptedBackend, made.backend)
         return [asked for asked in backend.requests if "tool_call" not in asked.prompt]
 
@@ -154,7 +154,7 @@ def test_pages_of_what_was_kept_are_not_summarised(tmp_path: Path) -> None:
 def test_a_backend_that_fails_takes_nothing_from_the_run(tmp_path: Path) -> None:
     script = (call("log"), "One.", BackendError("it hiccuped"), answer())
     made = controller(*script, store=TranscriptStore(tmp_path))
-    outcome = answered(made.run_sync("Hi"))
+    outcome = require_answer(made.run_sync("Hi"))
     assert "One." in seen(outcome)
     kept = summary_of(outcome)
     assert (len(kept.parts), kept.requests, kept.problem) == (1, 2, "it hiccuped")
@@ -167,7 +167,7 @@ def test_a_model_that_says_nothing_leaves_the_cut_as_it_is(tmp_path: Path, said:
     script = (call("log"), said, *([""] if said == "" or isinstance(said, str) else []), answer())
     made = controller(*script)
     made.run_sync("Hi")
-    assert prompts(made)[-1] == prompts(plain)[-1]
+    assert list_prompts(made)[-1] == list_prompts(plain)[-1]
 
 
 def test_the_time_of_the_run_holds_while_the_model_summarises() -> None:
@@ -193,11 +193,11 @@ def test_what_a_tool_returned_ends_no_turn_and_is_no_message(tmp_path: Path) -> 
     chatml = RunSettings(long_observations="summary", chat_format=NAMED_FORMATS["chatml"])
     script = (call("log"), bad, bad, answer())
     made = controller(*script, made=log(bad * 40), settings=chatml, store=TranscriptStore(tmp_path))
-    outcome = answered(made.run_sync("Hi"))
+    outcome = require_answer(made.run_sync("Hi"))
     assert len(outcome.calls) == 1
-    for prompt in prompts(made)[1:]:
+    for prompt in list_prompts(made)[1:]:
         assert prompt.count("<|im_start|>system") == 1
-    for prompt in prompts(made)[1:3]:
+    for prompt in list_prompts(made)[1:3]:
         assert prompt.count("<|im_end|>") == 2  # of the system's turn and the question's
 
 
@@ -211,8 +211,8 @@ def test_secrets_are_in_no_prompt(tmp_path: Path) -> None:
         settings=SETTINGS,
         store=TranscriptStore(tmp_path),
     )
-    answered(made.run_sync("Hi"))
-    assert not any(secret in prompt for prompt in prompts(made))
+    require_answer(made.run_sync("Hi"))
+    assert not any(secret in prompt for prompt in list_prompts(made))
 
 
 # --- what is written down, and told ---

@@ -27,7 +27,7 @@ from mlx_tools.tools import ToolContext, ToolResult, execute
 from mlx_tools.transcript.records import Header, NestedRecord, UserRecord
 from tests.controller.full_disk import file_size_limit
 from tests.forked import forks
-from tests.tools.file_calls import quick_folder, tree
+from tests.tools.file_calls import make_fast_folder, read_tree
 from tests.waiting import HANG
 
 
@@ -153,7 +153,7 @@ STEPS = st.lists(
 def test_any_changes_of_a_session_come_back_in_any_portions(
     steps: list[tuple[str, str, str]], stop: int
 ) -> None:
-    with quick_folder(Path("/tmp")) as folder:
+    with make_fast_folder(Path("/tmp")) as folder:
         here = Path(folder) / "place"
         shutil.rmtree(here, ignore_errors=True)
         place = Place(here)
@@ -217,10 +217,10 @@ def test_a_file_that_is_too_large_is_changed_and_the_approval_says_so(place: Pla
 
 def refused(place: Place) -> str:
     """Return the reason why nothing is touched; the copy stays for another time."""
-    before, kept = tree(place.root), place.kept()
+    before, kept = read_tree(place.root), place.kept()
     (step,) = place.undo()
     assert step.status == "refused"
-    assert tree(place.root) == before and place.kept() == kept
+    assert read_tree(place.root) == before and place.kept() == kept
     return step.reason
 
 
@@ -273,7 +273,7 @@ def test_a_link_that_was_put_in_its_place_is_not_followed(
     for folder in (outside, outside / "sub", outside / "root" / "sub"):
         folder.mkdir(exist_ok=True)
         (folder / "b.txt").write_text("two\n")  # just what the run left
-    before = tree(outside)
+    before = read_tree(outside)
     target = {
         "file": (place.root / "sub" / "b.txt", outside / "b.txt"),
         "folder": (place.root / "sub", outside),
@@ -285,7 +285,7 @@ def test_a_link_that_was_put_in_its_place_is_not_followed(
     replaced.symlink_to(leads)
     (step,) = place.undo()
     assert step.status == "refused" and step.reason
-    assert tree(outside) == before
+    assert read_tree(outside) == before
     replaced.unlink()
     (tmp_path / "aside").rename(replaced)
     assert told(place.undo()) == [("remove", "undone")]
@@ -412,12 +412,12 @@ def test_what_was_not_kept_is_not_replaced(place: Place, operation: str) -> None
 
 def test_where_there_is_no_room_to_keep_it_nothing_is_changed(place: Place) -> None:
     (place.root / "a.txt").write_text("x" * 50_000)
-    before = tree(place.root)
+    before = read_tree(place.root)
     with file_size_limit(20_000):
         errors = [place.write("a.txt", "small").error, place.delete("a.txt").error]
     for error in errors:
         assert error is not None and "cannot be kept for undo" in error.message
-    assert tree(place.root) == before and place.kept() == []
+    assert read_tree(place.root) == before and place.kept() == []
 
 
 # --- sessions ---

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from scripts.chat_screens import FOLDER, picture, screens, shown_in
+from scripts.chat_screens import FOLDER, picture, read_shown_text, screens
 
 
 @pytest.mark.heavy
@@ -15,7 +15,7 @@ def test_each_picture_is_on_the_page_and_shows_what_is_shown_now() -> None:
     drawn = set()
     for name, terminal in screens():
         kept = (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
-        assert shown_in(picture(terminal.drawn, name)) == shown_in(kept), (
+        assert read_shown_text(picture(terminal.drawn, name)) == read_shown_text(kept), (
             f"{name} is out of date: make docs"
         )
         drawn.add(name)

@@ -18,14 +18,14 @@ Script = list[str | TurnDone | ApiError]
 """The outcome of a turn: its text in pieces, and its end, or an error where it breaks off."""
 
 
-def said(text: str, **more: Any) -> Script:
-    """A turn that is an answer, in pieces of three characters."""
+def script_answer(text: str, **more: Any) -> Script:
+    """Return a turn that is an answer, in pieces of three characters."""
     pieces = [text[at : at + 3] for at in range(0, len(text), 3)]
     return [*pieces, TurnDone(**{"finish": "stop", "text": text, "usage": USAGE, **more})]
 
 
-def called(*calls: tuple[str, Any], text: str = "") -> Script:
-    """A turn that calls these tools."""
+def script_calls(*calls: tuple[str, Any], text: str = "") -> Script:
+    """Return a turn that calls tools."""
     made = tuple(
         ClientCall(f"call_{index}", name, json.dumps(arguments))
         for index, (name, arguments) in enumerate(calls)
@@ -34,8 +34,8 @@ def called(*calls: tuple[str, Any], text: str = "") -> Script:
     return [text, done] if text else [done]
 
 
-def streamed(reply: Reply, script: Script) -> Iterator[str]:
-    """All events of a reply, each a text."""
+def stream_events(reply: Reply, script: Script) -> Iterator[str]:
+    """Yield all events of a reply as texts."""
     yield from reply.begin()
     for part in script:
         if isinstance(part, str):
@@ -44,8 +44,8 @@ def streamed(reply: Reply, script: Script) -> Iterator[str]:
             yield from reply.end(part) if isinstance(part, TurnDone) else reply.fail(part)
 
 
-def data_of(events: Iterable[str]) -> list[dict[str, Any]]:
-    """The data of server-sent events, without the mark of the end."""
+def parse_events(events: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the data of server-sent events, without the end mark."""
     found = []
     for event in events:
         *name, line = event.removesuffix("\n\n").split("\n")

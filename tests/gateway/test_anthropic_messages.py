@@ -27,7 +27,14 @@ from mlx_tools.gateway.request import (
 from mlx_tools.testing import answer, call
 from tests.gateway import conftest
 from tests.gateway.conftest import send, write_message
-from tests.gateway.scripted_turns import Script, called, data_of, json_values, streamed, turns
+from tests.gateway.scripted_turns import (
+    Script,
+    json_values,
+    parse_events,
+    script_calls,
+    stream_events,
+    turns,
+)
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -207,7 +214,7 @@ def test_a_body_of_any_shape_is_read_or_refused(body: dict[str, Any]) -> None:
 def test_an_answer_and_a_call_are_told_by_the_events_of_the_interface() -> None:
     _, reply = reading({"tools": [READ], "stream": True})
     assert reply.streamed
-    events = data_of(streamed(reply, called(("read", {"path": "a"}), text="So:")))
+    events = parse_events(stream_events(reply, script_calls(("read", {"path": "a"}), text="So:")))
     assert [event["type"] for event in events] == [
         *("message_start", "ping", "content_block_start", "content_block_delta"),
         *("content_block_stop", "content_block_start", "content_block_delta"),
@@ -259,7 +266,7 @@ def test_streamed_equals_whole_and_all_of_it_fits_the_clients_types(script: Scri
     assert isinstance(done, TurnDone)
     whole = reading({})[1].whole(done)
     Message.model_validate(whole)
-    events = data_of(streamed(reading({})[1], script))
+    events = parse_events(stream_events(reading({})[1], script))
     for event in events:
         if event["type"] != "ping":
             stream_type().validate_python(event)

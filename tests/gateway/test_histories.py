@@ -13,7 +13,7 @@ from mlx_tools.gateway.anthropic_messages import read_anthropic_messages
 from mlx_tools.gateway.chat_completions import read_chat_completion
 from mlx_tools.gateway.request import ApiError, TurnRequest
 from mlx_tools.gateway.responses import read_responses
-from scripts.client_kinds import KINDS, kinds_text
+from scripts.client_kinds import KINDS, render_client_kinds
 from tests.gateway.conftest import chat, respond, write_message
 from tests.tables import table
 
@@ -58,7 +58,7 @@ def is_reference(item: Any) -> bool:
 
 @pytest.mark.slow  # the types take seconds to be imported
 def test_the_kinds_are_those_of_the_clients_types() -> None:
-    assert KINDS.read_text() == kinds_text()
+    assert KINDS.read_text() == render_client_kinds()
 
 
 def test_many_kinds_are_known() -> None:

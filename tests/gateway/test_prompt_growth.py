@@ -25,10 +25,10 @@ from mlx_tools.protocol import write_answer, write_call
 from mlx_tools.testing import ScriptedBackend, make_turn_runner
 from tests.examples import FEW
 from tests.gateway.conftest import WEATHER
-from tests.prompt.conversations import template_of
+from tests.prompt.conversations import load_template
 
 QWEN: Final = format_from_template(
-    template_of("qwen2.5-tools"), name="qwen", eos_token="<|im_end|>", adds_bos=False
+    load_template("qwen2.5-tools"), name="qwen", eos_token="<|im_end|>", adds_bos=False
 )
 STYLES: Final[tuple[Style, ...]] = ("jsonl", "xml", "markdown-json", "native")
 

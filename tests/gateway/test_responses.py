@@ -28,11 +28,11 @@ from tests.gateway import conftest
 from tests.gateway.conftest import respond
 from tests.gateway.scripted_turns import (
     Script,
-    called,
-    data_of,
     json_values,
-    said,
-    streamed,
+    parse_events,
+    script_answer,
+    script_calls,
+    stream_events,
     turns,
 )
 
@@ -268,9 +268,9 @@ def kinds(events: list[dict[str, Any]]) -> list[str]:
 def test_an_answer_is_told_by_the_events_of_the_specification() -> None:
     _, reply = reading({"model": "tiny", "input": "a", "stream": True})
     assert reply.streamed
-    texts = list(streamed(reply, said("Hello")))
+    texts = list(stream_events(reply, script_answer("Hello")))
     assert texts[-1] == "data: [DONE]\n\n"
-    events = data_of(texts)
+    events = parse_events(texts)
     assert kinds(events) == [
         *("created", "in_progress", "output_item.added", "content_part.added"),
         *("output_text.delta", "output_text.delta", "output_text.done", "content_part.done"),
@@ -288,8 +288,8 @@ def test_an_answer_is_told_by_the_events_of_the_specification() -> None:
 
 def test_calls_are_told_as_they_grow_and_as_done_once_all_of_the_turn_is() -> None:
     _, reply = reading({"input": "a", "stream": True, "tools": [READ, GROUP]})
-    script = called(("read", {"path": "a"}), ("agents_spawn", {"path": "b"}), text="So:")
-    events = data_of(streamed(reply, script))
+    script = script_calls(("read", {"path": "a"}), ("agents_spawn", {"path": "b"}), text="So:")
+    events = parse_events(stream_events(reply, script))
     done = ("function_call_arguments.done", "output_item.done")
     assert kinds(events)[2:] == [
         *("output_item.added", "content_part.added", "output_text.delta"),
@@ -306,7 +306,7 @@ def test_calls_are_told_as_they_grow_and_as_done_once_all_of_the_turn_is() -> No
 
 def test_a_call_that_was_cut_off_is_never_told_as_done() -> None:
     _, reply = reading({"input": "a", "stream": True, "tools": [READ]})
-    events = data_of(streamed(reply, [TurnDone(finish="length")]))
+    events = parse_events(stream_events(reply, [TurnDone(finish="length")]))
     assert kinds(events)[2:] == ["incomplete"]
     response = events[-1]["response"]
     assert response["incomplete_details"] == {"reason": "max_output_tokens"}
@@ -316,8 +316,8 @@ def test_a_call_that_was_cut_off_is_never_told_as_done() -> None:
 def test_an_error_in_the_middle_is_an_event_and_the_response_has_failed() -> None:
     _, reply = reading({"input": "a", "stream": True})
     broken = ApiError(502, "model_output_invalid", "no call that fits")
-    texts = list(streamed(reply, ["So", broken]))
-    events = data_of(texts)
+    texts = list(stream_events(reply, ["So", broken]))
+    events = parse_events(texts)
     assert kinds(events)[-2:] == ["error", "failed"]
     assert texts[-1] == "data: [DONE]\n\n"
     assert events[-2]["error"]["code"] == events[-2]["code"] == "model_output_invalid"
@@ -363,7 +363,7 @@ def test_streamed_equals_whole_and_all_of_it_fits_the_published_types(
     assert isinstance(done, TurnDone)
     whole = reading(body)[1].whole(done)
     check_published(whole)
-    events = data_of(streamed(reading(body)[1], script))
+    events = parse_events(stream_events(reading(body)[1], script))
     assert events[-1]["response"] == whole
     finished = {e["output_index"]: e["item"] for e in events if e["type"].endswith("item.done")}
     assert list(finished.values()) == whole["output"]
@@ -460,7 +460,7 @@ def test_a_call_of_a_grouped_tool_goes_out_and_its_result_comes_back(serving: An
     tools = [GROUP, SEARCH]
     first = respond(one, tools=tools, stream=True)
     assert first.headers["x-mlx-tools-left-out"] == "web_search"
-    made = data_of(first.text.split("\n\n")[:-1])[-1]["response"]["output"][0]
+    made = parse_events(first.text.split("\n\n")[:-1])[-1]["response"]["output"][0]
     assert (made["namespace"], made["name"]) == ("agents", "spawn")
     output = {"type": "function_call_output", "call_id": made["call_id"], "output": "rain"}
     second = respond(one, tools=tools, input=[{"role": "user", "content": "Rome?"}, made, output])
@@ -495,7 +495,7 @@ def test_what_the_specifications_acceptance_tests_ask_is_answered(serving: Any, 
     asked = ACCEPTANCE[name]
     response = respond(serving(call("read", path="a") if "tools" in asked else "Ahoy."), **asked)
     streamed = "stream" in asked
-    whole = data_of(response.text.split("\n\n")[:-1])[-1]["response"] if streamed else None
+    whole = parse_events(response.text.split("\n\n")[:-1])[-1]["response"] if streamed else None
     told = whole or response.json()
     published.ResponseResource.model_validate(told)
     kind = "function_call" if "tools" in asked else "message"

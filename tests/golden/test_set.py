@@ -20,7 +20,7 @@ from mlx_tools.protocol import ReadingRules, Style, judge, read
 from mlx_tools.store.transcript import load
 from mlx_tools.transcript.records import CompletionRecord, Header, MendKind
 from scripts.golden_set.scene import record_scene
-from scripts.record_golden import scripted
+from scripts.record_golden import list_scripted_scenes
 from tests.protocol.texts import COERCIONS, REPAIRS
 
 ROOT = Path(__file__).parents[2]
@@ -91,7 +91,7 @@ def test_many_are_of_a_real_model_in_every_style(goldens: list[Golden]) -> None:
     "name", ["approvals/changed", "limits/context-full", "planted/files", "styles/jsonl-parallel"]
 )
 def test_a_scene_gives_the_same_bytes_each_time(tmp_path: Path, name: str) -> None:
-    (scene,) = (scene for scene in scripted() if scene.name == name)
+    (scene,) = (scene for scene in list_scripted_scenes() if scene.name == name)
     write_golden(anyio.run(record_scene, scene), tmp_path / "made.jsonl")
     assert (tmp_path / "made.jsonl").read_bytes() == (FOLDER / f"{name}.jsonl").read_bytes()
 

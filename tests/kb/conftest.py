@@ -8,12 +8,12 @@ import pytest
 
 from mlx_tools.plugins.kb.knowledge_base import KnowledgeBase
 from tests.kb.shelf import TEXTS
-from tests.tools.file_calls import written
+from tests.tools.file_calls import write_files
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return written(tmp_path / "docs", TEXTS)
+    return write_files(tmp_path / "docs", TEXTS)
 
 
 @pytest.fixture

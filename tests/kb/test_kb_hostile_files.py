@@ -25,7 +25,7 @@ from mlx_tools.plugins.kb.documents import BOUNDS, UnreadableFile, read_pdf
 from mlx_tools.plugins.kb.knowledge_base import KnowledgeBase
 from mlx_tools.plugins.kb.walk import WalkedFile, WalkStart, walk_files
 from tests.kb.shelf import CATALOG, FONT, PAGE, PAGES, made_pdf, stream
-from tests.tools.file_calls import written
+from tests.tools.file_calls import write_files
 
 WORD = b"plover "
 
@@ -232,7 +232,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shelf") / "docs"
     texts = {f"{n}.md": f"# Tea {n}\n\n" + f"plover {n} tea " * 80 for n in range(8)}
     base = KnowledgeBase(folder.parent / "kb")
-    base.add([written(folder, texts)])
+    base.add([write_files(folder, texts)])
     assert told(base, folder) == []  # until somebody changes it
     base.add([folder])
     return folder
@@ -319,7 +319,7 @@ def test_a_file_that_somebody_changed_works_or_says_what_is_wrong(
 
 
 def test_a_walk_ends_after_so_many_entries_whatever_they_are(tmp_path: Path) -> None:
-    written(tmp_path, {"a/1.md": "", "a/2.md": "", "b/.hidden": "", "b/3.md": "", "c/4.md": ""})
+    write_files(tmp_path, {"a/1.md": "", "a/2.md": "", "b/.hidden": "", "b/3.md": "", "c/4.md": ""})
     found = [
         [file.parts[-1] for file in walk_files(WalkStart.from_path(tmp_path), print, most)]
         for most in (3, 4, 7, 8)
@@ -329,7 +329,7 @@ def test_a_walk_ends_after_so_many_entries_whatever_they_are(tmp_path: Path) -> 
 
 
 def test_a_file_that_is_gone_meanwhile_hides_no_other(tmp_path: Path) -> None:
-    written(tmp_path, {"1.md": "", "2.md": "", "3.md": "", "below/4.md": ""})
+    write_files(tmp_path, {"1.md": "", "2.md": "", "3.md": "", "below/4.md": ""})
     told: list[str] = []
     found = []
     for file in walk_files(WalkStart.from_path(tmp_path), lambda path, why: told.append(why)):

@@ -18,7 +18,7 @@ from mlx_tools.plugins.kb.knowledge_base import MAX_LIMIT, AddReport, KnowledgeB
 from mlx_tools.plugins.kb.query import MAX_NEAR_TERMS, QueryTerm, TermMatcher, build_query
 from mlx_tools.plugins.kb.search import make_snippet, search
 from tests.kb.shelf import TEXTS, paths
-from tests.tools.file_calls import written
+from tests.tools.file_calls import write_files
 
 
 def test_what_was_added_is_found(base: KnowledgeBase, folder: Path) -> None:
@@ -52,7 +52,7 @@ def test_what_is_quoted_comes_first(base: KnowledgeBase, tmp_path: Path) -> None
         "a.md": "old snapshot, too; too old a snapshot. Snapshot, old, too, snapshot too.",
         "b.md": "The snapshot too old error is about the undo space, which is not large enough.",
     }
-    base.add([written(tmp_path / "d", texts)])
+    base.add([write_files(tmp_path / "d", texts)])
     assert paths(base, '"snapshot too old"') == ["b.md", "a.md"]
 
 
@@ -65,7 +65,7 @@ def test_a_file_is_found_by_what_it_is_about_however_large_it_is(
     few = "# Sugar\n\nThe kettle is mentioned here once, beside the sugar and the plover."
     texts = {"kettle.md": f"# Kettle\n\n{many}\n\nDescale it every month.", "other.md": few}
     texts |= {f"{n}.md": f"# {n}\n\nDescale the iron every month, number{n}." for n in range(6)}
-    base.add([written(tmp_path / "d", texts)])
+    base.add([write_files(tmp_path / "d", texts)])
     (hit, *_) = base.search("how often do I descale the kettle")
     assert Path(hit.path).name == "kettle.md"
     assert "Descale it" in hit.snippet
@@ -75,7 +75,7 @@ def test_a_file_is_found_by_what_it_is_about_however_large_it_is(
 def shared(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeBase:
     folder = tmp_path_factory.mktemp("kb")
     base = KnowledgeBase(folder / "kb.sqlite3")
-    base.add([written(folder / "docs", TEXTS)])
+    base.add([write_files(folder / "docs", TEXTS)])
     return base
 
 
@@ -125,7 +125,7 @@ def test_a_hit_says_in_which_line_its_snippet_begins(base: KnowledgeBase, tmp_pa
     page = "".join(f"<p>{line}\n" for line in lines)
     notebook = {"cells": [{"cell_type": "markdown", "source": lines}]}
     texts = {"a.txt": "\n".join(lines), "b.html": page, "c.ipynb": json.dumps(notebook)}
-    base.add([written(tmp_path / "d", texts)])
+    base.add([write_files(tmp_path / "d", texts)])
     hits = {Path(hit.path).name: hit for hit in base.search("when do plovers nest")}
     hit = hits["a.txt"]
     assert (hit.line or 99) <= 30 <= (hit.end_line or 0)
@@ -248,7 +248,7 @@ LANGUAGES = {
 def languages(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeBase:
     folder = tmp_path_factory.mktemp("languages")
     base = KnowledgeBase(folder / "kb.sqlite3")
-    base.add([written(folder / "texts", LANGUAGES)])
+    base.add([write_files(folder / "texts", LANGUAGES)])
     return base
 
 
@@ -278,7 +278,7 @@ def test_words_of_any_language_are_found_in_other_forms_slips_and_compounds_too(
 
 def test_what_is_forgotten_is_like_no_word_any_more(base: KnowledgeBase, tmp_path: Path) -> None:
     texts = {"a.md": "# One\n\nThe xylophone stands here.\n", "b.md": "# Two\n\nA kettle.\n"}
-    folder = written(tmp_path / "both", texts)
+    folder = write_files(tmp_path / "both", texts)
     base.add([folder])
     assert paths(base, "xylohpone") == ["a.md"]
     base.forget(folder / "a.md")

@@ -22,7 +22,7 @@ from tests.controller.full_disk import file_size_limit
 from tests.examples import FEW
 from tests.forked import forks
 from tests.kb.shelf import TEXTS, paths
-from tests.tools.file_calls import written
+from tests.tools.file_calls import write_files
 from tests.waiting import set_time_back
 
 KILLED = Path(__file__).with_name("killed_add.py")
@@ -137,7 +137,7 @@ def test_adding_step_by_step_comes_to_what_adding_once_does(steps: list[dict[str
             for name in NAMES:
                 (folder / name).unlink(missing_ok=True)
             folder.mkdir(exist_ok=True)
-            written(folder, step)
+            write_files(folder, step)
             grown.add([folder])
         fresh.add([folder])
         assert contents(grown) == contents(fresh)
@@ -149,12 +149,12 @@ def test_adding_step_by_step_comes_to_what_adding_once_does(steps: list[dict[str
 def test_what_no_person_wrote_links_and_hidden_files_are_passed_over(
     base: KnowledgeBase, folder: Path
 ) -> None:
-    outside = written(folder.parent / "outside", {"secret.txt": "the secret word is plover"})
+    outside = write_files(folder.parent / "outside", {"secret.txt": "the secret word is plover"})
     (folder / "link.txt").symlink_to(outside / "secret.txt")
     (folder / "links").symlink_to(outside, target_is_directory=True)
     (folder / "loop").symlink_to(folder, target_is_directory=True)
     passed_over = (".git/config", ".env", "__pycache__/x.py", "env/lib/x.py", "t/y.md")
-    written(
+    write_files(
         folder, {"env/pyvenv.cfg": "", "t/CACHEDIR.TAG": ""} | dict.fromkeys(passed_over, "plover")
     )
     (folder / "image.png").write_bytes(b"\x89PNG\0plover")
@@ -243,7 +243,7 @@ def test_the_file_is_made_by_adding_alone_for_its_owner_and_never_over_anothers(
 
 def test_two_may_add_at_once(base: KnowledgeBase, tmp_path: Path) -> None:
     texts = {f"{n}.md": f"# {n}\n\nmilk and tea number{n}\n" for n in range(104)}
-    docs = written(tmp_path / "many", texts)
+    docs = write_files(tmp_path / "many", texts)
     environ = {**os.environ, "MLX_TOOLS_DATA_DIR": str(tmp_path / "data")}
     running = [forks().start("kb", "add", str(docs), environ=environ) for _ in range(3)]
     assert [one.communicate() and one.returncode for one in running] == [0, 0, 0]
@@ -254,7 +254,7 @@ def test_two_may_add_at_once(base: KnowledgeBase, tmp_path: Path) -> None:
 
 def test_threads_may_search_while_one_adds(base: KnowledgeBase, tmp_path: Path) -> None:
     """A passage that a search has found may be gone before it is shown."""
-    docs = written(tmp_path / "many", {f"{n}.md": "milk\n" * 50 for n in range(40)})
+    docs = write_files(tmp_path / "many", {f"{n}.md": "milk\n" * 50 for n in range(40)})
     base.add([docs])
     failed: list[BaseException] = []
     over = threading.Event()
@@ -274,7 +274,7 @@ def test_threads_may_search_while_one_adds(base: KnowledgeBase, tmp_path: Path) 
         thread.start()
     for turn in range(6):
         looking.acquire()  # it is searched while this goes on
-        written(docs, {f"{n}.md": f"milk {turn}\n" * 50 for n in range(40)})
+        write_files(docs, {f"{n}.md": f"milk {turn}\n" * 50 for n in range(40)})
         base.add([docs])
     over.set()
     for thread in threads:
@@ -286,7 +286,7 @@ def test_threads_may_search_while_one_adds(base: KnowledgeBase, tmp_path: Path) 
 def test_whoever_is_killed_loses_nothing_that_was_finished(
     base: KnowledgeBase, tmp_path: Path, count: int
 ) -> None:
-    docs = written(
+    docs = write_files(
         tmp_path / "docs", {**TEXTS, **{f"{n}.md": f"# {n}\n\nmilk {n}" for n in range(9)}}
     )
     fresh = KnowledgeBase(tmp_path / "fresh")

@@ -30,7 +30,7 @@ from mlx_tools.tools import Registry, ToolContext, ToolError
 from tests.notes.conftest import NOON
 from tests.suites import naughty_strings
 from tests.tables import table
-from tests.tools.file_calls import executed
+from tests.tools.file_calls import execute_call
 
 
 def calls(registry: Registry, name: str, *arguments: Any, **policy: Any) -> list[DirectCall]:
@@ -203,7 +203,7 @@ def test_an_approval_is_for_the_name_that_was_shown(notes: Notes, folder: Path) 
     assert not folder.exists()
     notes.create("plan", "another")
     context = ToolContext(expected=shown.state)
-    result = executed(tool, context, title="Plan", content="text")
+    result = execute_call(tool, context, title="Plan", content="text")
     assert (
         result.error is not None
         and result.error.code == "not_allowed"

@@ -23,7 +23,7 @@ from mlx_tools.plugins.kb.notes import (
 from mlx_tools.plugins.kb.query import fold_text, iter_terms
 from mlx_tools.tools import ToolContext
 from tests.notes.conftest import NOON
-from tests.tools.file_calls import executed, written
+from tests.tools.file_calls import execute_call, write_files
 
 WORDS = (
     *(
@@ -43,7 +43,7 @@ WORDS = (
 
 def search(notes: Notes, query: str) -> str:
     """The text of a search that a model reads."""
-    result = executed(notes_search(notes), query=query)
+    result = execute_call(notes_search(notes), query=query)
     assert result.error is None and result.content is not None
     return result.content
 
@@ -55,7 +55,7 @@ def test_there_are_no_notes_before_the_first(notes: Notes, folder: Path) -> None
 def test_the_best_match_comes_first_and_says_who_wrote_it(notes: Notes, folder: Path) -> None:
     notes.create("Garden", "Water the beds. Bread once, in passing.", ToolContext(session="s-9"))
     notes.create("Baking bread", "Flour, yeast and salt.")
-    written(folder, {"sub/mine.md": "# By hand\n\nbreads are baked at 230 degrees\n"})
+    write_files(folder, {"sub/mine.md": "# By hand\n\nbreads are baked at 230 degrees\n"})
     lines = search(notes, "baking bread").splitlines()
     heads = [line for line in lines if line[:1].isdigit()]
     assert heads[0] == "1. Baking bread.md: Baking bread"
@@ -127,8 +127,8 @@ def test_what_is_no_note_is_not_read(notes: Notes, folder: Path) -> None:
     (folder / "linked").symlink_to(outside)
     os.link(outside / "secret.md", folder / "hard.md")
     os.mkfifo(folder / "pipe.md")
-    written(folder, dict.fromkeys((".hidden.md", ".obsidian/x.md", "program.py"), "xyzzy"))
-    written(folder, {"bytes.md": b"xyzzy \xff\xfe\x00", "folder.md/": ""})
+    write_files(folder, dict.fromkeys((".hidden.md", ".obsidian/x.md", "program.py"), "xyzzy"))
+    write_files(folder, {"bytes.md": b"xyzzy \xff\xfe\x00", "folder.md/": ""})
     found = search(notes, "xyzzy")
     assert [line for line in found.splitlines() if line[:1].isdigit()] == ["1. Bread.md: Bread"]
     assert "[2 files were not looked at" in found
@@ -162,7 +162,7 @@ def test_a_head_of_another_program_or_of_the_content_is_not_ours(notes: Notes) -
 
 
 def test_what_stands_in_a_head_of_another_program_is_found(notes: Notes, folder: Path) -> None:
-    written(folder, {"a.md": '---\ntitle: "Spring"\ntags: [garden, tulips]\n---\ntext\n'})
+    write_files(folder, {"a.md": '---\ntitle: "Spring"\ntags: [garden, tulips]\n---\ntext\n'})
     found = search(notes, "tulips")
     assert found.startswith("1. a.md: Spring\n") and "tags: [garden, tulips]" in found
 
@@ -191,7 +191,7 @@ def test_a_head_takes_no_more_room_and_time_than_one_of_ours(notes: Notes, folde
     for _ in range(100):  # minutes, where each blank is looked at again from every other one
         assert parse_note("a.md", f"---\nby: a{' ' * 19_000}b\n---\n").title == "a"
     origin = f"created: {'2026' * 5000}\u2028\nby: mlx-tools, session {'s' * 9999}"
-    written(folder, {"a.md": f"---\n{origin}\n---\n# {'T' * 9999}\nbread\n"})
+    write_files(folder, {"a.md": f"---\n{origin}\n---\n# {'T' * 9999}\nbread\n"})
     found = search(notes, "bread")
     assert len(found) < 2_000 and "\u2028" not in found
 

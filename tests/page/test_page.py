@@ -22,7 +22,7 @@ from mlx_tools.toolbox.text_diff import unified_diff
 from mlx_tools.tools import Preview, Tool, ToolContext, tool
 from mlx_tools.transcript import AnswerRecord, Header, ObservationRecord, UserRecord
 from tests.forked import forks
-from tests.runs.conftest import KEY, ask, rested
+from tests.runs.conftest import KEY, ask, wait_for_rest
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -84,7 +84,7 @@ async def test_without_the_persons_key_nothing_is_shown_and_nothing_taken(
         got = await post(one, path.format(id=made["id"]), **fields)
         assert got.status_code == 401, path
     assert (await post(one, "/page/key", key="one")).status_code == 401
-    assert (await rested(one, made["id"]))["status"] == "paused"
+    assert (await wait_for_rest(one, made["id"]))["status"] == "paused"
     assert one.tools.written == []
 
 
@@ -118,7 +118,7 @@ async def test_a_form_of_another_page_is_not_taken(begin: Any, origin: str) -> N
     for form in (f"{path}/decide", f"{path}/cancel", "/page/ask", "/page/key"):
         assert (await post(one, form, origin, **fields)).status_code == 403, form
     one.client.headers.update(KEY)
-    assert (await rested(one, made["id"]))["status"] == "paused"
+    assert (await wait_for_rest(one, made["id"]))["status"] == "paused"
     rebound = await one.client.get("/", headers={"host": "evil.example"})
     assert rebound.status_code == 403
 
@@ -139,11 +139,11 @@ async def test_a_person_decides_about_the_calls_of_any_client(
     one, made, path = await waiting(begin, call("keep", text="b"), answer("done"))
     await decide(one, path, **fields)
     one.client.headers.update(KEY)
-    stands = await rested(one, made["id"])
+    stands = await wait_for_rest(one, made["id"])
     assert (stands["status"] == "paused") == asks_again
     if asks_again:
         await decide(one, path, decision="approve")
-        stands = await rested(one, made["id"])
+        stands = await wait_for_rest(one, made["id"])
     assert (stands["status"], one.tools.written) == ("answered", written)
     assert told in (await one.client.get(path)).text
 
@@ -164,7 +164,7 @@ async def test_a_page_says_what_an_approval_for_the_session_is_bound_to(begin: A
     assert "Approve this text for the session" in (await one.client.get(path)).text
     await decide(one, path, decision="session")
     one.client.headers.update(KEY)
-    stands = await rested(one, made["id"])
+    stands = await wait_for_rest(one, made["id"])
     assert (stands["status"], one.tools.written) == ("paused", ["a", "a"])
     assert stands["pending"][0]["arguments"] == {"text": "b"}
 
@@ -232,7 +232,9 @@ async def test_a_page_wants_yes_typed_out_for_a_change_that_it_does_not_show_who
     assert one.tools.written == []
     await post(one, f"{path}/decide", **fields, typed=" Yes ")
     one.client.headers.update(KEY)
-    assert (await rested(one, made["id"]))["status"] == "paused"  # nothing stands for the second
+    assert (await wait_for_rest(one, made["id"]))[
+        "status"
+    ] == "paused"  # nothing stands for the second
     assert one.tools.written == ["a"]
 
 
@@ -249,7 +251,7 @@ async def test_a_page_wants_yes_typed_out_for_edited_arguments_too(begin: Any) -
     assert (got.status_code, "Type yes" in got.text) == (409, True)
     assert (await post(one, f"{path}/decide", **fields, typed="yes")).status_code == 303
     one.client.headers.update(KEY)
-    await rested(one, made["id"])
+    await wait_for_rest(one, made["id"])
     assert one.tools.written == ["z"]
 
 
@@ -281,7 +283,7 @@ async def test_a_page_shows_what_a_call_within_a_call_would_change(begin: Any) -
     fields = _hidden(text) | {"decision": "approve"}
     assert (await post(one, f"{path}/decide", **fields)).status_code == 303
     one.client.headers.update(KEY)
-    assert (await rested(one, made["id"]))["status"] == "answered"
+    assert (await wait_for_rest(one, made["id"]))["status"] == "answered"
     assert one.tools.written == ["a"]
 
 
@@ -302,7 +304,7 @@ async def test_a_page_wants_yes_typed_out_for_a_call_within_a_call_that_it_canno
     state[0] = "s"
     assert (await post(one, f"{path}/decide", **fields, typed="yes")).status_code == 303
     one.client.headers.update(KEY)
-    assert (await rested(one, made["id"]))["status"] == "answered"
+    assert (await wait_for_rest(one, made["id"]))["status"] == "answered"
     assert one.tools.written == ["a"]
 
 
@@ -318,7 +320,7 @@ async def test_a_page_wants_yes_typed_out_for_a_call_within_a_call_that_it_shows
     assert (got.status_code, "Type yes" in got.text) == (409, True)
     assert (await post(one, f"{path}/decide", **fields, typed="yes")).status_code == 303
     one.client.headers.update(KEY)
-    assert (await rested(one, made["id"]))["status"] == "answered"
+    assert (await wait_for_rest(one, made["id"]))["status"] == "answered"
     assert one.tools.written == ["a"]
 
 
@@ -342,7 +344,7 @@ async def test_a_decision_that_does_not_hold_is_told_and_the_run_still_waits(
     assert 400 <= got.status_code < 500
     assert problem in got.text
     one.client.headers.update(KEY)
-    assert (await rested(one, made["id"]))["status"] == "paused"
+    assert (await wait_for_rest(one, made["id"]))["status"] == "paused"
     assert one.tools.written == []
 
 
@@ -353,7 +355,7 @@ async def test_a_question_begins_a_run_whose_steps_come_as_they_happen(begin: An
     live = (await one.client.get(f"{path}/live?after=0")).text
     assert live.index("event: steps") < live.index("event: rest")
     assert (await post(one, f"{path}/continue", question="Sure?")).status_code == 303
-    await rested(one, path.rpartition("/")[2])
+    await wait_for_rest(one, path.rpartition("/")[2])
     shown = (await one.client.get(path)).text
     assert all(text in shown for text in ("How\nlarge?", "Sure?", "answered", "area"))
     assert "no question" in (await post(one, f"{path}/continue", question=" ")).text

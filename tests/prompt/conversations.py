@@ -63,17 +63,17 @@ MODELS = {
 }
 
 
-def template_of(name: str) -> str:
-    """The text of a template, by its file's name."""
+def load_template(name: str) -> str:
+    """Return the text of a template by its file name."""
     return (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")
 
 
 @cache
-def format_of(name: str, *, adds_bos: bool = False) -> ChatFormat:
-    """The chat format that is read from a template of `MODELS`."""
+def load_format(name: str, *, adds_bos: bool = False) -> ChatFormat:
+    """Return the chat format of a template of `MODELS`."""
     model = MODELS[name]
     return format_from_template(
-        template_of(name),
+        load_template(name),
         name=name,
         bos_token=model.bos,
         eos_token=model.eos,
@@ -83,14 +83,14 @@ def format_of(name: str, *, adds_bos: bool = False) -> ChatFormat:
 
 
 @cache
-def formats() -> dict[str, ChatFormat]:
-    """Every format there is to test: the named ones, and one for each template."""
-    return {**NAMED_FORMATS, **{f"from {name}": format_of(name) for name in MODELS}}
+def list_formats() -> dict[str, ChatFormat]:
+    """Return all formats to test: the named ones, and one for each template."""
+    return {**NAMED_FORMATS, **{f"from {name}": load_format(name) for name in MODELS}}
 
 
 @cache
-def _compiled(template: str) -> jinja2.Template:
-    """A template as transformers would have it read."""
+def _compile_template(template: str) -> jinja2.Template:
+    """Compile a template in the same way as transformers."""
 
     def refuse(message: str) -> NoReturn:
         raise jinja2.exceptions.TemplateError(message)
@@ -103,27 +103,27 @@ def _compiled(template: str) -> jinja2.Template:
     )
     now = date(2024, 7, 26).strftime
     environment.globals |= {"raise_exception": refuse, "strftime_now": now}
-    return environment.from_string(template_of(template))
+    return environment.from_string(load_template(template))
 
 
-def as_transformers(template: str, **options: Any) -> str:
-    """The text that a template makes of a conversation, as transformers would have it made."""
-    return _compiled(template).render(add_generation_prompt=True, **options)
+def render_as_transformers(template: str, **options: Any) -> str:
+    """Render a template in the same way as transformers."""
+    return _compile_template(template).render(add_generation_prompt=True, **options)
 
 
-def rendered(name: str, messages: Sequence[tuple[str, str]], **options: Any) -> str:
-    """The same of a conversation of roles and texts, and a template of `MODELS`."""
+def render_conversation(name: str, messages: Sequence[tuple[str, str]], **options: Any) -> str:
+    """Render a conversation of roles and texts with a template of `MODELS`."""
     parts = name == "parts-only"
     sent = [
         {"role": role, "content": [{"type": "text", "text": text}] if parts else text}
         for role, text in messages
     ]
     tokens = {"bos_token": MODELS[name].bos, "eos_token": MODELS[name].eos}
-    return as_transformers(name, messages=sent, **tokens, **options)
+    return render_as_transformers(name, messages=sent, **tokens, **options)
 
 
-def records_of(messages: Sequence[tuple[str, str]]) -> list[Record]:
-    """A conversation as the records of a transcript."""
+def make_records(messages: Sequence[tuple[str, str]]) -> list[Record]:
+    """Return the records of a conversation."""
     records: list[Record] = []
     for turn, (role, text) in enumerate(messages):
         if role == "user":
@@ -134,10 +134,10 @@ def records_of(messages: Sequence[tuple[str, str]]) -> list[Record]:
     return records
 
 
-def prompt_for(
+def make_prompt(
     chat_format: ChatFormat, *, system: str = "", style: str = "jsonl", **more: Any
 ) -> Prompt:
-    """A prompt without examples."""
+    """Return a prompt without examples."""
     return Prompt(
         chat_format=chat_format,
         style=style,
@@ -148,15 +148,19 @@ def prompt_for(
     )
 
 
-def folded(*records: Record, chat_format: ChatFormat | None = None, **more: Any) -> Prompt:
-    """A prompt, of ChatML where no other format is said, that has folded these records."""
-    prompt = prompt_for(chat_format or NAMED_FORMATS["chatml"], **more)
+def fold_records(*records: Record, chat_format: ChatFormat | None = None, **more: Any) -> Prompt:
+    """Return a prompt with these records, by default in ChatML."""
+    prompt = make_prompt(chat_format or NAMED_FORMATS["chatml"], **more)
     for record in records:
         prompt.add(record)
     return prompt
 
 
-def joined(chat_format: ChatFormat, messages: Sequence[tuple[str, str]], **more: Any) -> str:
-    """A conversation (the system text first, where there is one) put together by a `Prompt`."""
+def join_conversation(
+    chat_format: ChatFormat, messages: Sequence[tuple[str, str]], **more: Any
+) -> str:
+    """Return the text of a conversation that a `Prompt` put together."""
     system = messages[0][1] if messages[0][0] == "system" else ""
-    return folded(*records_of(messages), chat_format=chat_format, system=system, **more).render()
+    return fold_records(
+        *make_records(messages), chat_format=chat_format, system=system, **more
+    ).render()

@@ -31,13 +31,13 @@ from mlx_tools.transcript.records import (
     Record,
     UserRecord,
 )
-from tests.prompt.conversations import WORDS, folded, formats
+from tests.prompt.conversations import WORDS, fold_records, list_formats
 from tests.prompt.transcripts import CONTENT, ORIGINS, STYLES, Step, texts_of, transcripts
 from tests.prompt.transcripts import opened as begun
 
 
 def prompt_of(*records: Record, style: str = "jsonl") -> Prompt:
-    return folded(*records, style=style, system="Be good.")
+    return fold_records(*records, style=style, system="Be good.")
 
 
 def asked(text: str) -> UserRecord:
@@ -141,7 +141,7 @@ def test_the_bytes_only_grow_but_where_it_is_recorded(run: tuple[str, list[Step]
 def runs(draw: Any) -> tuple[str, str, str | int, list[Step]]:
     """A format's name, a style, how much is thought, and a conversation in that style."""
     style = draw(st.sampled_from(STYLES))
-    name = draw(st.sampled_from(sorted(formats())))
+    name = draw(st.sampled_from(sorted(list_formats())))
     return name, style, draw(st.sampled_from(("off", "auto", 200))), draw(transcripts(style))
 
 
@@ -151,8 +151,8 @@ def test_the_prompt_of_a_turn_is_a_prefix_of_the_next_in_every_format(
 ) -> None:
     name, style, reasoning, steps = run
     hostile = texts_of(**dict.fromkeys(ORIGINS, text))
-    prompt = begun(formats()[name], style, hostile, reasoning=reasoning)
-    again = begun(formats()[name], style, hostile, reasoning=reasoning)
+    prompt = begun(list_formats()[name], style, hostile, reasoning=reasoning)
+    again = begun(list_formats()[name], style, hostile, reasoning=reasoning)
     before = ""
     for step in (*steps, Step((asked("and then?"),), "")):
         for record in step.records:

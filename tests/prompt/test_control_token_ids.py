@@ -32,7 +32,7 @@ from mlx_tools.transcript.records import (
     Record,
     UserRecord,
 )
-from tests.prompt.conversations import formats
+from tests.prompt.conversations import list_formats
 from tests.prompt.transcripts import ORIGINS, STYLES, TOOL_NAMES, opened, texts_of
 
 
@@ -162,7 +162,7 @@ def tokenizer_for(name: str) -> Any:
         tokenizers.models.BPE({letter: number for number, letter in enumerate(alphabet)}, [])
     )
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokens = formats()[name].control_tokens
+    tokens = list_formats()[name].control_tokens
     tokenizer.add_special_tokens([token for token in tokens if len(token.strip()) > 1])
     return tokenizer
 
@@ -170,8 +170,8 @@ def tokenizer_for(name: str) -> Any:
 @st.composite
 def cases(draw: Any) -> tuple[str, str, Any]:
     """A format, a style and texts that are made for the format."""
-    name = draw(st.sampled_from(sorted(formats())))
-    texts = draw(texts_made_of(formats()[name].control_tokens))
+    name = draw(st.sampled_from(sorted(list_formats())))
+    texts = draw(texts_made_of(list_formats()[name].control_tokens))
     return name, draw(st.sampled_from(STYLES)), texts
 
 
@@ -181,8 +181,8 @@ def test_in_every_format_the_control_tokens_are_those_of_a_harmless_conversation
 ) -> None:
     name, style, texts = case
     ids = ids_by(tokenizer_for(name), style)
-    asked_all = prompts_of(formats()[name], style, texts)
-    for asked, plain in zip(asked_all, harmless(formats()[name], style), strict=True):
+    asked_all = prompts_of(list_formats()[name], style, texts)
+    for asked, plain in zip(asked_all, harmless(list_formats()[name], style), strict=True):
         assert ids(asked) == ids(plain)
 
 

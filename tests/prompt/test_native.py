@@ -34,7 +34,7 @@ from mlx_tools.transcript.records import (
     ObservationRecord,
     UserRecord,
 )
-from tests.prompt.conversations import MODELS, WORDS, format_of, template_of
+from tests.prompt.conversations import MODELS, WORDS, load_format, load_template
 from tests.prompt.tooled import TOOLED, rendered_with_tools, tooled_format
 from tests.tables import table
 
@@ -137,7 +137,7 @@ def test_what_was_learnt_survives_a_transcripts_header(name: str) -> None:
 
 def test_templates_without_tools_say_so() -> None:
     for name in MODELS:
-        chat_format = format_of(name)
+        chat_format = load_format(name)
         assert chat_format.tools is None and "tools" in chat_format.toolless
     assert "not at hand" in NAMED_FORMATS["chatml"].toolless
 
@@ -155,7 +155,7 @@ def test_templates_without_tools_say_so() -> None:
     ],
 )
 def test_what_cannot_be_learnt_is_told_with_its_reason(old: str, new: str, reason: str) -> None:
-    text = template_of("qwen2.5-tools")
+    text = load_template("qwen2.5-tools")
     assert old in text
     found = format_from_template(
         text.replace(old, new), name="odd", eos_token="<|im_end|>", adds_bos=False
@@ -165,7 +165,7 @@ def test_what_cannot_be_learnt_is_told_with_its_reason(old: str, new: str, reaso
 
 @pytest.mark.parametrize("name", ["qwen3-coder-tools", "deepseek-v3.1-tools"])
 def test_tools_in_a_form_of_the_templates_own_are_not_had(name: str) -> None:
-    found = format_from_template(template_of(name), name=name, eos_token="</s>", adds_bos=False)
+    found = format_from_template(load_template(name), name=name, eos_token="</s>", adds_bos=False)
     assert found.tools is None and "tells of tools in" in found.toolless
 
 

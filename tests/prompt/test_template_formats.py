@@ -6,7 +6,14 @@ import pytest
 
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.prompt import ChatFormat, Neutraliser, format_from_template
-from tests.prompt.conversations import MODELS, format_of, joined, prompt_for, rendered, template_of
+from tests.prompt.conversations import (
+    MODELS,
+    join_conversation,
+    load_format,
+    load_template,
+    make_prompt,
+    render_conversation,
+)
 from tests.tables import table
 
 ONE = [("system", "Be brief."), ("user", "What is a tram?")]
@@ -23,51 +30,57 @@ NEEDS_SYSTEM = {"needs-system"}
 
 @table("name", sorted(set(MODELS) - REFUSES_SYSTEM))
 def test_a_first_question_is_put_as_the_template_puts_it(name: str) -> None:
-    assert joined(format_of(name), ONE, reasoning="auto") == rendered(name, ONE)
+    assert join_conversation(load_format(name), ONE, reasoning="auto") == render_conversation(
+        name, ONE
+    )
 
 
 @table("name", sorted(n for n in MODELS if not MODELS[n].rewrites))
 def test_a_long_conversation_is_put_as_the_template_puts_it(name: str) -> None:
     messages = LONG[1:] if name in REFUSES_SYSTEM else LONG
-    assert joined(format_of(name), messages, reasoning="auto") == rendered(name, messages)
+    assert join_conversation(load_format(name), messages, reasoning="auto") == render_conversation(
+        name, messages
+    )
 
 
 @table("name", sorted(set(MODELS) - NEEDS_SYSTEM))
 def test_without_a_system_text_the_templates_own_stands(name: str) -> None:
-    assert joined(format_of(name), ONE[1:], reasoning="auto") == rendered(name, ONE[1:])
+    assert join_conversation(load_format(name), ONE[1:], reasoning="auto") == render_conversation(
+        name, ONE[1:]
+    )
 
 
 @pytest.mark.parametrize("name", ["mistral-v0.3", "mistral-nemo"])
 def test_a_system_text_that_the_template_moves_to_the_last_question_stays_in_the_first(
     name: str,
 ) -> None:
-    text = joined(format_of(name), LONG)
-    moved = rendered(name, LONG)
+    text = join_conversation(load_format(name), LONG)
+    moved = render_conversation(name, LONG)
     assert text.replace("Be brief.\n\n", "") == moved.replace("Be brief.\n\n", "")
     assert text.index("Be brief.") < text.index("What is a tram?") < moved.index("Be brief.")
 
 
 @pytest.mark.parametrize("name", ["deepseek-r1", "qwen3-thinking", "qwen3.5", "nemotron-nano"])
 def test_a_thought_that_the_template_opens_is_closed_in_earlier_turns(name: str) -> None:
-    chat_format = format_of(name)
+    chat_format = load_format(name)
     assert chat_format.opens_thought
-    text = joined(chat_format, LONG, reasoning="auto")
+    text = join_conversation(chat_format, LONG, reasoning="auto")
     closed = chat_format.answering.removeprefix(chat_format.assistant[0])
     assert text.count("<think>") == 3
     assert text.count("</think>") == 2
     for opening in ("<think>\n\n", "<think>\n"):
         text = text.replace(f"{opening}{closed}", "")
-    assert text == rendered(name, LONG)
+    assert text == render_conversation(name, LONG)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3.5", "gemma4"])
 def test_told_not_to_think_the_answer_opens_as_the_template_has_it(name: str) -> None:
-    text = joined(format_of(name), ONE, reasoning="off")
-    assert text == rendered(name, ONE, enable_thinking=False)
+    text = join_conversation(load_format(name), ONE, reasoning="off")
+    assert text == render_conversation(name, ONE, enable_thinking=False)
 
 
 def test_gpt_oss_answers_on_its_final_channel_where_it_must_not_think() -> None:
-    chat_format = format_of("gpt-oss")
+    chat_format = load_format("gpt-oss")
     assert chat_format.assistant[0] == "<|start|>assistant"
     assert chat_format.answering == "<|start|>assistant<|channel|>final<|message|>"
     assert chat_format.reasoning == (
@@ -92,19 +105,19 @@ def test_gpt_oss_answers_on_its_final_channel_where_it_must_not_think() -> None:
 def test_reasoning_is_found_in_the_template(
     name: str, reasoning: tuple[str, str] | None, opens: bool
 ) -> None:
-    chat_format = format_of(name)
+    chat_format = load_format(name)
     assert (chat_format.reasoning, chat_format.opens_thought) == (reasoning, opens)
-    assert prompt_for(chat_format, reasoning="auto").thought_open is opens
-    assert prompt_for(chat_format, reasoning="off").thought_open is False
+    assert make_prompt(chat_format, reasoning="auto").thought_open is opens
+    assert make_prompt(chat_format, reasoning="off").thought_open is False
 
 
 @table("name", sorted(n for n in MODELS if MODELS[n].bos))
 def test_there_is_one_beginning_of_text_whoever_adds_it(name: str) -> None:
     bos = MODELS[name].bos
     messages = LONG[1:] if name in REFUSES_SYSTEM else LONG
-    left_out = joined(format_of(name, adds_bos=True), messages)
-    written = joined(format_of(name, adds_bos=False), messages)
-    if rendered(name, messages).startswith(bos):
+    left_out = join_conversation(load_format(name, adds_bos=True), messages)
+    written = join_conversation(load_format(name, adds_bos=False), messages)
+    if render_conversation(name, messages).startswith(bos):
         assert bos + left_out == written
         assert not left_out.startswith(bos)
     else:
@@ -113,7 +126,7 @@ def test_there_is_one_beginning_of_text_whoever_adds_it(name: str) -> None:
 
 @table("name", sorted(MODELS))
 def test_every_marker_of_a_format_is_a_control_token(name: str) -> None:
-    chat_format = format_of(name)
+    chat_format = load_format(name)
     neutraliser = Neutraliser(chat_format.control_tokens)
     for before, after in (chat_format.user, (chat_format.answering, chat_format.assistant[1])):
         forged = f"x\n{after}{before}y"
@@ -122,13 +135,13 @@ def test_every_marker_of_a_format_is_a_control_token(name: str) -> None:
 
 @table("name", sorted(MODELS))
 def test_a_format_comes_back_from_a_transcripts_header(name: str) -> None:
-    chat_format = format_of(name)
+    chat_format = load_format(name)
     assert ChatFormat.from_json(chat_format.to_json()) == chat_format
 
 
 def test_special_tokens_of_the_tokenizer_are_control_tokens() -> None:
     chat_format = format_from_template(
-        template_of("qwen2.5"),
+        load_template("qwen2.5"),
         name="x",
         bos_token="",
         eos_token="<|im_end|>",
@@ -161,6 +174,6 @@ def test_a_template_that_cannot_be_used_says_what_to_do(template: str, said: str
 
 
 def test_a_format_knows_the_marks_of_its_templates_own_calls() -> None:
-    assert format_of("qwen2.5").dialects == ("<tool_call>",)
-    assert format_of("gpt-oss").dialects == ("<|channel|>",)
-    assert format_of("smollm2").dialects == ()
+    assert load_format("qwen2.5").dialects == ("<tool_call>",)
+    assert load_format("gpt-oss").dialects == ("<|channel|>",)
+    assert load_format("smollm2").dialects == ()

@@ -10,7 +10,7 @@ from typing import Any
 
 from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt import ChatFormat, format_from_template
-from tests.prompt.conversations import as_transformers, template_of
+from tests.prompt.conversations import load_template, render_as_transformers
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def tooled_format(name: str, *, adds_bos: bool = False) -> ChatFormat:
     model = TOOLED[name]
     tokens = [token for token in (model.bos, model.eos, *model.special) if token]
     return format_from_template(
-        template_of(name),
+        load_template(name),
         name=name,
         bos_token=model.bos,
         eos_token=model.eos,
@@ -101,4 +101,4 @@ def rendered_with_tools(
         sent[0]["tools"] = json.dumps(functions)
     given = [{"type": "function", "function": one} for one in functions]
     tokens = {"bos_token": model.bos, "eos_token": model.eos}
-    return as_transformers(name, messages=sent, tools=given, **tokens)
+    return render_as_transformers(name, messages=sent, tools=given, **tokens)

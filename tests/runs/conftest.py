@@ -88,27 +88,27 @@ def prepare(monkeypatch: pytest.MonkeyPatch) -> Callable[[Gateway, int], dict[st
 
 
 async def ask(one: Any, **body: Any) -> dict[str, Any]:
-    """A run that was made, at rest."""
+    """Create a run, and wait until it rests."""
     made = await one.client.post("/v1/runs", json={"question": "How large?", **body})
     assert made.status_code == 201, made.text
-    return await rested(one, made.json()["id"])
+    return await wait_for_rest(one, made.json()["id"])
 
 
-async def queued(one: Any) -> dict[str, Any]:
-    """A run that was just made."""
+async def create_run(one: Any) -> dict[str, Any]:
+    """Create a run, and return it."""
     made: dict[str, Any] = (await one.client.post("/v1/runs", json={"question": "x"})).json()
     return made
 
 
-async def ended(one: Any, run: str) -> None:
-    """Wait until a run is no longer at work here."""
+async def wait_for_end(one: Any, run: str) -> None:
+    """Wait until a run is no longer executed here."""
     if (live := one.runs.workers.live_run(run)) is not None:
         with anyio.fail_after(HANG):
             await live.has_ended.wait()
 
 
-async def rested(one: Any, run: str) -> dict[str, Any]:
-    await ended(one, run)
+async def wait_for_rest(one: Any, run: str) -> dict[str, Any]:
+    await wait_for_end(one, run)
     return (await one.client.get(f"/v1/runs/{run}")).json()
 
 
@@ -132,18 +132,18 @@ async def copy_as_killed(state: Path, killed: Path) -> None:
     await anyio.to_thread.run_sync(lock_and_copy)
 
 
-def deciding(begin: Any, *scripts: Any) -> Any:
+def begin_with_client_approvals(begin: Any, *scripts: Any) -> Any:
     return begin(*scripts, file='[gateway]\napprovals = "client"\n')
 
 
-def transcript_of(one: Any, run: str) -> Path:
-    """The file of a run's transcript."""
+def find_transcript(one: Any, run: str) -> Path:
+    """Return the path of a run's transcript."""
     assert isinstance(one.runs.sessions, TranscriptStore)
     return one.runs.sessions.path(run)
 
 
-def waiting(event: anyio.Event, text: str) -> Any:
-    """A completion that comes when something has happened."""
+def answer_after(event: anyio.Event, text: str) -> Any:
+    """Return a completion that comes after an event."""
 
     class Slow(ScriptedBackend):
         async def complete(self, request: Any) -> Any:

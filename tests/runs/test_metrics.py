@@ -15,7 +15,7 @@ from mlx_tools.paths import read_data
 from mlx_tools.plugins.runs.meters import RUN_METERS, count_event
 from mlx_tools.testing import answer, call
 from mlx_tools.transcript import events
-from tests.runs.conftest import ask, rested
+from tests.runs.conftest import ask, wait_for_rest
 
 pytestmark = pytest.mark.anyio
 
@@ -63,7 +63,7 @@ async def used(begin: Any) -> Any:
     made = await ask(one, client_tools=[own])
     given = {"call_id": made["pending"][0]["call_id"], "output": SECRET}
     await one.client.post(f"/v1/runs/{made['id']}/tool_results", json=given)
-    assert (await rested(one, made["id"]))["status"] == "answered"
+    assert (await wait_for_rest(one, made["id"]))["status"] == "answered"
     return one
 
 

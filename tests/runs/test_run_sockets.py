@@ -25,7 +25,15 @@ from mlx_tools.messages import json_line
 from mlx_tools.plugins.runs.rows import Hook
 from mlx_tools.plugins.runs.webhooks import SECONDS, Webhooks
 from mlx_tools.testing import answer, call, run, skip
-from tests.runs.conftest import KEY, ask, copy_as_killed, deciding, ended, rested, waiting
+from tests.runs.conftest import (
+    KEY,
+    answer_after,
+    ask,
+    begin_with_client_approvals,
+    copy_as_killed,
+    wait_for_end,
+    wait_for_rest,
+)
 from tests.waiting import until as until_true
 
 pytestmark = pytest.mark.anyio
@@ -55,7 +63,7 @@ def until(socket: Any, kind: str) -> list[dict[str, Any]]:
 
 def test_a_socket_tells_a_run_takes_decisions_and_goes_on(begin: Any) -> None:
     hostile = "\N{LATIN SMALL LETTER E WITH ACUTE}\x85\u2028\u2029\N{GRINNING FACE}"
-    one = deciding(begin, KEEP, answer("done"), answer(hostile))
+    one = begin_with_client_approvals(begin, KEEP, answer("done"), answer(hostile))
     with talking(one) as client:
         run = client.post("/v1/runs", json={"question": "x"}).json()["id"]
         with opened(client, run) as socket:
@@ -195,13 +203,13 @@ SECRET = bytes(range(32))
 async def test_who_is_named_is_told_that_a_run_waits_and_is_done_signed(
     begin: Any, hooked: Any
 ) -> None:
-    one = deciding(begin, KEEP, answer("done"))
+    one = begin_with_client_approvals(begin, KEEP, answer("done"))
     one.runs.execution.webhooks = Webhooks({hooked.origin: SECRET}, lambda: 1_700_000_000.5)
     made = await ask(one, webhook=f"{hooked.origin}/here?x=1")
     await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
     said = {"call_id": "c1", "digest": made["pending"][0]["digest"], "decision": "approve"}
     await one.client.post(f"/v1/runs/{made['id']}/approvals", json=said)
-    await rested(one, made["id"])
+    await wait_for_rest(one, made["id"])
     await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
     found = [*map(json.loads, hooked.bodies)]
     assert [(one["type"], one["data"]["status"]) for one in found] == [
@@ -270,7 +278,7 @@ async def test_who_is_named_by_one_client_is_told_of_no_other_clients_run(
     one.runs.execution.webhooks = Webhooks({hooked.origin: SECRET})
     body, other = {"question": "secret"}, {"authorization": "Bearer two"}
     theirs = (await one.client.post("/v1/runs", json=body, headers=other)).json()["id"]
-    await ended(one, theirs)
+    await wait_for_end(one, theirs)
     made = await ask(one, webhook=f"{hooked.origin}/here")
     await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
     (told,) = map(json.loads, hooked.bodies)
@@ -281,12 +289,12 @@ async def test_who_is_named_by_one_client_is_told_of_no_other_clients_run(
 async def test_what_is_owed_is_told_by_the_next_gateway_also_of_a_run_that_broke_off(
     begin: Any, hooked: Any, tmp_path: Path
 ) -> None:
-    one = deciding(begin, KEEP)
+    one = begin_with_client_approvals(begin, KEEP)
     one.runs.execution.webhooks = Webhooks({hooked.origin: SECRET}, lambda: 1_000.0)
     hooked.statuses.append(500)
     waits = await ask(one, webhook=f"{hooked.origin}/")
     await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
-    one.speaker.backend = waiting(anyio.Event(), "never")
+    one.speaker.backend = answer_after(anyio.Event(), "never")
     body = {"question": "y", "webhook": f"{hooked.origin}/"}
     broken = (await one.client.post("/v1/runs", json=body)).json()
     await anyio.wait_all_tasks_blocked()

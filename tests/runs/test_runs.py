@@ -22,14 +22,14 @@ from mlx_tools.tools.host_tools import read_artifact
 from tests.cli.test_cli_plugin_tools import LEFT_OUT, install_moon
 from tests.runs.conftest import (
     KEY,
+    answer_after,
     ask,
+    begin_with_client_approvals,
     copy_as_killed,
-    deciding,
-    ended,
-    queued,
-    rested,
-    transcript_of,
-    waiting,
+    create_run,
+    find_transcript,
+    wait_for_end,
+    wait_for_rest,
 )
 from tests.waiting import HANG, until
 
@@ -93,7 +93,7 @@ async def test_a_client_that_comes_back_at_any_record_is_told_the_same_whole(beg
     made = await ask(one)
     again = await one.client.post(f"/v1/runs/{made['id']}/continue", json={"question": "Sure?"})
     assert again.status_code == 200
-    await rested(one, made["id"])
+    await wait_for_rest(one, made["id"])
     whole = await events(one, made["id"])
     assert [event["type"] for _, event in whole].count("finished") == 2
     for seen in range(40):
@@ -121,7 +121,7 @@ OTHER = {"authorization": "Bearer two"}
 
 
 async def test_whoever_guesses_an_id_cannot_tell_whether_there_is_such_a_run(begin: Any) -> None:
-    one = deciding(begin, KEEP, answer())
+    one = begin_with_client_approvals(begin, KEEP, answer())
     made = await ask(one)
     (waits,) = made["pending"]
     there, nowhere = made["id"], "20990101-000000-aaaaaaaa"
@@ -151,7 +151,7 @@ async def test_whoever_guesses_an_id_cannot_tell_whether_there_is_such_a_run(beg
     got = await one.client.get(f"/v1/runs?after={there}", headers=OTHER)
     same = await one.client.get(f"/v1/runs?after={nowhere}", headers=OTHER)
     assert got.text.replace(there, "ID") == same.text.replace(nowhere, "ID")
-    assert (await rested(one, there)) == made and one.tools.written == []
+    assert (await wait_for_rest(one, there)) == made and one.tools.written == []
 
 
 async def test_the_same_idempotency_key_of_two_clients_makes_a_run_each(begin: Any) -> None:
@@ -160,7 +160,7 @@ async def test_the_same_idempotency_key_of_two_clients_makes_a_run_each(begin: A
     for headers in (named, named | OTHER, named, named | OTHER):
         got = await one.client.post("/v1/runs", json={"question": "x"}, headers=headers)
         found.append((got.json()["id"], got.headers.get("idempotent-replayed")))
-        await rested(one, found[0][0])
+        await wait_for_rest(one, found[0][0])
     mine, theirs = found[0][0], found[1][0]
     assert found == [(mine, None), (theirs, None), (mine, "true"), (theirs, "true")]
     other = await one.client.post(
@@ -179,7 +179,7 @@ async def test_a_list_shows_no_other_clients_runs_on_any_page(begin: Any) -> Non
         headers = OTHER if number % 2 else {}
         got = await one.client.post("/v1/runs", json={"question": "x"}, headers=headers)
         mine += [got.json()["id"]] if headers else []
-        await ended(one, got.json()["id"])
+        await wait_for_end(one, got.json()["id"])
     found: list[str] = []
     after = ""
     while True:
@@ -226,10 +226,10 @@ async def test_what_one_clients_run_kept_no_other_clients_run_reads(begin: Any) 
     one.speaker.backend = scripts
     path = f"/v1/runs/{made['id']}/continue"
     assert (await one.client.post(path, json={"question": "y"})).status_code == 200
-    assert (await rested(one, made["id"]))["answer"] == "yes"
+    assert (await wait_for_rest(one, made["id"]))["answer"] == "yes"
     assert scripts.prompts[1].count("secret") > scripts.prompts[0].count("secret") + 100
     got = await one.client.post("/v1/runs", json={"question": "x"}, headers=OTHER)
-    await ended(one, got.json()["id"])
+    await wait_for_end(one, got.json()["id"])
     theirs = await one.client.get(f"/v1/runs/{got.json()['id']}", headers=OTHER)
     assert theirs.json()["answer"] == "no" and "secret" not in theirs.text
     assert not any("secret" in prompt for prompt in scripts.prompts[2:])
@@ -245,7 +245,7 @@ async def test_a_call_that_writes_waits_and_its_client_does_not_decide_about_it(
         got = await one.client.post(f"/v1/runs/{made['id']}/approvals", json=said)
         assert (got.status_code, got.json()["error"]["code"]) == (403, "approval_needs_a_person")
     assert one.tools.written == []
-    assert (await rested(one, made["id"]))["status"] == "paused"
+    assert (await wait_for_rest(one, made["id"]))["status"] == "paused"
 
 
 async def decide(one: Any, run: dict[str, Any], decision: str, **more: Any) -> Any:
@@ -264,11 +264,11 @@ async def decide(one: Any, run: dict[str, Any], decision: str, **more: Any) -> A
 async def test_where_the_users_file_says_so_a_client_decides(
     begin: Any, decision: str, more: Any, written: list[str]
 ) -> None:
-    one = deciding(begin, KEEP, answer("done"))
+    one = begin_with_client_approvals(begin, KEEP, answer("done"))
     made = await ask(one)
     got = await decide(one, made, decision, **more)
     assert got.status_code == 200, got.text
-    ended = await rested(one, made["id"])
+    ended = await wait_for_rest(one, made["id"])
     assert (ended["status"], one.tools.written) == ("answered", written)
     kinds = [event["type"] for _, event in await events(one, made["id"])]
     assert kinds.count("finished") == 2
@@ -288,8 +288,8 @@ async def test_a_person_sees_calls_as_they_would_run_and_an_edit_holds_for_what_
         other = arguments != edited.arguments
         with pytest.raises(ApiError) if other else nullcontext():
             await one.runs.decide(row, "c1", said, by_person=True)
-        await rested(one, made["id"])
-    assert (await rested(one, made["id"]))["status"] == "answered"
+        await wait_for_rest(one, made["id"])
+    assert (await wait_for_rest(one, made["id"]))["status"] == "answered"
     assert one.tools.written == ["b"]
 
 
@@ -299,34 +299,34 @@ async def test_a_person_sees_calls_as_they_would_run_and_an_edit_holds_for_what_
 async def test_a_decision_that_does_not_hold_is_a_conflict_and_the_run_still_waits(
     begin: Any, decision: str, more: Any
 ) -> None:
-    one = deciding(begin, KEEP, answer("done"))
+    one = begin_with_client_approvals(begin, KEEP, answer("done"))
     made = await ask(one)
     got = await decide(one, made, decision, **more)
     assert (got.status_code, got.json()["error"]["code"]) == (409, "conflict")
-    waits = await rested(one, made["id"])
+    waits = await wait_for_rest(one, made["id"])
     assert (waits["status"], one.tools.written) == ("paused", [])
     assert (await decide(one, waits, "approve")).status_code == 200
-    assert (await rested(one, made["id"]))["status"] == "answered"
+    assert (await wait_for_rest(one, made["id"]))["status"] == "answered"
 
 
 async def test_who_approves_names_the_digest_of_what_was_shown(begin: Any) -> None:
-    one = deciding(begin, KEEP, answer("done"))
+    one = begin_with_client_approvals(begin, KEEP, answer("done"))
     made = await ask(one)
     got = await decide(one, made, "approve", digest="")
     assert (got.status_code, got.json()["error"]["param"]) == (400, "digest")
-    assert ((await rested(one, made["id"]))["status"], one.tools.written) == ("paused", [])
+    assert ((await wait_for_rest(one, made["id"]))["status"], one.tools.written) == ("paused", [])
 
 
 async def test_an_approval_for_the_session_covers_the_next_call_too(begin: Any) -> None:
-    one = deciding(begin, KEEP, call("keep", text="b"), answer("done"))
+    one = begin_with_client_approvals(begin, KEEP, call("keep", text="b"), answer("done"))
     made = await ask(one)
     assert (await decide(one, made, "approve", scope="session")).status_code == 200
-    assert (await rested(one, made["id"]))["status"] == "answered"
+    assert (await wait_for_rest(one, made["id"]))["status"] == "answered"
     assert one.tools.written == ["a", "b"]
 
 
 async def test_two_approvals_at_once_make_one_call(begin: Any) -> None:
-    one = deciding(begin, KEEP, answer("done"))
+    one = begin_with_client_approvals(begin, KEEP, answer("done"))
     made = await ask(one)
     codes: list[int] = []
 
@@ -336,7 +336,7 @@ async def test_two_approvals_at_once_make_one_call(begin: Any) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(yes)
         tasks.start_soon(yes)
-    await rested(one, made["id"])
+    await wait_for_rest(one, made["id"])
     assert sorted(codes) == [200, 409]
     assert one.tools.written == ["a"]
 
@@ -348,7 +348,7 @@ async def test_a_call_of_a_clients_tool_waits_for_its_result(begin: Any) -> None
     path = f"/v1/runs/{made['id']}/tool_results"
     got = await one.client.post(path, json={"call_id": "c1", "output": {"meaning": "y"}})
     assert got.status_code == 200, got.text
-    ended = await rested(one, made["id"])
+    ended = await wait_for_rest(one, made["id"])
     assert (ended["status"], ended["calls"][0]["status"]) == ("answered", "ok")
     assert '{\\"meaning\\": \\"y\\"}' in one.backend.prompts[-1]
     again = await one.client.post(path, json={"call_id": "c1", "output": "z"})
@@ -363,7 +363,7 @@ async def test_no_approval_makes_a_call_of_a_clients_tool_here(begin: Any) -> No
     assert (await decide(one, made, "approve")).status_code == 409
     path = f"/v1/runs/{made['id']}/tool_results"
     assert (await one.client.post(path, json={"call_id": "c1", "error": "no"})).status_code == 200
-    assert (await rested(one, made["id"]))["calls"][0]["error_preview"] == "no"
+    assert (await wait_for_rest(one, made["id"]))["calls"][0]["error_preview"] == "no"
 
 
 async def test_two_calls_of_a_clients_tools_are_answered_one_after_the_other(begin: Any) -> None:
@@ -376,7 +376,7 @@ async def test_two_calls_of_a_clients_tools_are_answered_one_after_the_other(beg
         for key in ("c2", "c1"):
             body = {"call_id": key, "output": key}
             tasks.start_soon(lambda b: one.client.post(path, json=b), body)
-    assert (await rested(one, made["id"]))["status"] == "answered"
+    assert (await wait_for_rest(one, made["id"]))["status"] == "answered"
 
 
 async def test_a_result_of_one_of_the_servers_tools_is_not_taken(begin: Any) -> None:
@@ -393,7 +393,7 @@ async def test_a_run_is_given_no_tool_that_the_server_was_not_started_with(begin
     for tools, status in ((["keep"], 400), (["*"], 400), (["nothing"], 400), ([], 201)):
         got = await one.client.post("/v1/runs", json={"question": "x", "tools": tools})
         assert got.status_code == status, tools
-    ended = await rested(one, got.json()["id"])
+    ended = await wait_for_rest(one, got.json()["id"])
     assert ended["calls"][0]["status"] == "denied"
     taken = [{**LOOKUP, "name": "keep"}]
     got = await one.client.post("/v1/runs", json={"question": "x", "client_tools": taken})
@@ -493,7 +493,7 @@ async def test_earlier_messages_of_any_kind_are_told_as_in_a_turn(begin: Any) ->
     got = await one.client.post("/v1/runs", json={"messages": said})
     assert got.status_code == 201, got.text
     assert got.headers["x-mlx-tools-left-out"] == "image_url"
-    assert (await rested(one, got.json()["id"]))["status"] == "answered"
+    assert (await wait_for_rest(one, got.json()["id"]))["status"] == "answered"
     prompt = one.backend.prompts[0]
     assert prompt.count("[a picture of 3 kB was left out: this model reads text]") == 3
     assert all(text in prompt for text in ("a cat", "noted", "a stray", "Sure?"))
@@ -532,13 +532,13 @@ async def test_a_faulty_schema_of_a_clients_tool_loses_no_run(begin: Any) -> Non
     assert got.status_code == 201, got.text
     left_out = "lookup.parameters/properties/n/type, lookup.parameters/properties/word/minLength"
     assert sorted(got.headers["x-mlx-tools-left-out"].split(", ")) == left_out.split(", ")
-    paused = await rested(one, got.json()["id"])
+    paused = await wait_for_rest(one, got.json()["id"])
     assert paused["pending"][0]["arguments"] == {"word": "cat", "n": 2}
     again = await one.client.post("/v1/runs", json=body, headers={"idempotency-key": "k"})
     assert again.headers["x-mlx-tools-left-out"] == got.headers["x-mlx-tools-left-out"]
     result = {"call_id": "c1", "output": "an animal"}
     await one.client.post(f"/v1/runs/{paused['id']}/tool_results", json=result)
-    assert (await rested(one, paused["id"]))["answer"] == "a cat"
+    assert (await wait_for_rest(one, paused["id"]))["answer"] == "a cat"
 
 
 async def test_the_same_key_makes_one_run_also_at_once(begin: Any) -> None:
@@ -562,7 +562,7 @@ async def test_the_same_key_makes_one_run_also_at_once(begin: Any) -> None:
     await create(key="other")
     assert made[-1].json()["id"] != made[0].json()["id"]
     for run in made[0], made[-1]:
-        await rested(one, run.json()["id"])
+        await wait_for_rest(one, run.json()["id"])
     assert len(one.backend.prompts) == 2
 
 
@@ -570,21 +570,21 @@ async def test_a_run_that_is_cancelled_stops_at_work_in_line_and_while_it_waits(
     one = begin(KEEP, KEEP, KEEP)
     paused = await ask(one)
     one.tools.hold = anyio.sleep_forever
-    slow = waiting(anyio.Event(), "never")
+    slow = answer_after(anyio.Event(), "never")
     one.speaker.backend = slow
-    made = [await queued(one) for _ in range(3)]
+    made = [await create_run(one) for _ in range(3)]
     ids = [*(run["id"] for run in reversed(made)), paused["id"]]
     assert made[-1]["status"] == "queued"
     for run in ids:
         assert (await one.client.post(f"/v1/runs/{run}/cancel")).json()["status"] == "cancelled"
     for run in ids:
-        assert (await rested(one, run))["status"] == "cancelled"
+        assert (await wait_for_rest(one, run))["status"] == "cancelled"
     assert one.runs.workers.runs == {}
 
 
 async def test_of_more_runs_than_there_is_room_for_the_next_is_refused(begin: Any) -> None:
     one = begin(most=2)
-    one.speaker.backend = waiting(anyio.Event(), "never")
+    one.speaker.backend = answer_after(anyio.Event(), "never")
     codes = []
     for _ in range(3):
         codes.append((await one.client.post("/v1/runs", json={"question": "x"})).status_code)
@@ -594,14 +594,14 @@ async def test_of_more_runs_than_there_is_room_for_the_next_is_refused(begin: An
 
 async def test_a_run_goes_on_when_its_client_leaves(begin: Any) -> None:
     one, come = begin(), anyio.Event()
-    one.speaker.backend = waiting(come, answer("late"))
+    one.speaker.backend = answer_after(come, answer("late"))
     run = (await one.client.post("/v1/runs", json={"question": "x"})).json()["id"]
     async with anyio.create_task_group() as client:
         client.start_soon(events, one, run)
         await until(lambda: len(one.runs.workers.followers))
         client.cancel_scope.cancel()
     come.set()
-    assert (await rested(one, run))["answer"] == "late"
+    assert (await wait_for_rest(one, run))["answer"] == "late"
     assert len(one.runs.workers.followers) == 0
 
 
@@ -610,7 +610,7 @@ async def test_what_was_at_work_when_the_server_was_killed_is_found_and_made_no_
 ) -> None:
     """The state is copied while a call that writes is at work: what a kill would have left."""
 
-    one = deciding(begin, KEEP, AREA)
+    one = begin_with_client_approvals(begin, KEEP, AREA)
     made, begun = await ask(one), anyio.Event()
 
     async def hold() -> None:
@@ -623,11 +623,11 @@ async def test_what_was_at_work_when_the_server_was_killed_is_found_and_made_no_
     await copy_as_killed(tmp_path / "state", tmp_path / "killed")
     await one.runs.aclose()
     two = begin(answer("done"), state="killed", file='[gateway]\napprovals = "client"\n')
-    found = await rested(two, made["id"])
+    found = await wait_for_rest(two, made["id"])
     assert (found["status"], found["pending"][0]["in_doubt"]) == ("paused", True)
     assert two.tools.written == []
     assert (await decide(two, found, "deny")).status_code == 200
-    ended = await rested(two, made["id"])
+    ended = await wait_for_rest(two, made["id"])
     assert (ended["status"], two.tools.written) == ("answered", [])
     assert ended["calls"][0]["error_code"] == "in_doubt"
 
@@ -636,20 +636,20 @@ async def test_what_was_asked_of_the_model_when_the_server_was_killed_is_found_a
     begin: Any, tmp_path: Path
 ) -> None:
     one = begin()
-    one.speaker.backend = waiting(anyio.Event(), "never")
-    made = [await queued(one) for _ in range(3)]
+    one.speaker.backend = answer_after(anyio.Event(), "never")
+    made = [await create_run(one) for _ in range(3)]
     await anyio.wait_all_tasks_blocked()
     await copy_as_killed(tmp_path / "state", tmp_path / "killed")
     await one.runs.aclose()
     two = begin(answer("again"), answer("begun"), state="killed")
     for run in made:
-        found = await rested(two, run["id"])
+        found = await wait_for_rest(two, run["id"])
         assert (found["status"], found["reason"]) == ("stopped", "interrupted")
     assert two.backend.prompts == []
     for run, said in ((made[0], "again"), (made[2], "begun")):
         path = f"/v1/runs/{run['id']}/continue"
         assert (await two.client.post(path, json={"question": "y"})).status_code == 200
-        assert (await rested(two, run["id"]))["answer"] == said
+        assert (await wait_for_rest(two, run["id"]))["answer"] == said
 
 
 async def test_the_description_names_what_is_posted_of_runs(begin: Any) -> None:
@@ -665,7 +665,7 @@ async def test_a_run_whose_session_is_gone_or_damaged_is_told_and_hides_no_other
 ) -> None:
     one = begin(answer("a"), answer("b"))
     gone, stays = await ask(one), await ask(one)
-    path = transcript_of(one, gone["id"])
+    path = find_transcript(one, gone["id"])
     if damage is None:
         shutil.rmtree(path.parent)
     else:
@@ -684,12 +684,12 @@ async def test_of_more_runs_than_are_kept_the_oldest_that_has_ended_goes(begin: 
     last = await ask(one)
     kept = [run["id"] for run in (await one.client.get("/v1/runs")).json()["data"]]
     assert kept == [last["id"], waits["id"]]
-    assert not transcript_of(one, ended["id"]).exists()
+    assert not find_transcript(one, ended["id"]).exists()
 
 
 def test_a_calls_preview_is_among_what_waits_while_it_is_what_was_asked_about(begin: Any) -> None:
     async def main() -> None:
-        one = deciding(begin, KEEP, answer("done"))
+        one = begin_with_client_approvals(begin, KEEP, answer("done"))
         state, area = ["old"], one.tools.made()[0]
 
         def keep(arguments: Any) -> str:
@@ -704,7 +704,7 @@ def test_a_calls_preview_is_among_what_waits_while_it_is_what_was_asked_about(be
         made = await ask(one)
         assert made["pending"][0]["preview"] == "-old\n+a"
         state[0] = "new"
-        changed = await rested(one, made["id"])
+        changed = await wait_for_rest(one, made["id"])
         assert "preview" not in changed["pending"][0]
         listed = (await one.client.get("/v1/runs")).json()["data"][0]["pending"]
         assert listed == changed["pending"]
@@ -713,29 +713,29 @@ def test_a_calls_preview_is_among_what_waits_while_it_is_what_was_asked_about(be
 
 
 async def test_an_edit_that_the_call_cannot_have_is_told_by_its_argument(begin: Any) -> None:
-    one = deciding(begin, KEEP, answer("done"))
+    one = begin_with_client_approvals(begin, KEEP, answer("done"))
     made = await ask(one)
     got = await decide(one, made, "edit", arguments={"text": 1, "txt": "a"})
     error = got.json()["error"]
     assert (got.status_code, error["code"], error["param"]) == (400, "invalid_value", "arguments")
-    assert "txt" in error["message"] and (await rested(one, made["id"])) == made
+    assert "txt" in error["message"] and (await wait_for_rest(one, made["id"])) == made
     assert (await decide(one, made, "edit", arguments={"text": "b"})).status_code == 200
-    await rested(one, made["id"])
+    await wait_for_rest(one, made["id"])
     assert one.tools.written == ["b"]
 
 
 async def test_arguments_come_with_an_edit_and_with_no_other_decision(begin: Any) -> None:
-    one = deciding(begin, KEEP, answer("done"))
+    one = begin_with_client_approvals(begin, KEEP, answer("done"))
     made = await ask(one)
     changed = {"arguments": {"text": "b"}}
     for decision, more in (("edit", {}), ("approve", changed), ("deny", changed)):
         got = await decide(one, made, decision, **more)
         assert (got.status_code, got.json()["error"]["param"]) == (400, "arguments"), decision
-    assert (await rested(one, made["id"])) == made
+    assert (await wait_for_rest(one, made["id"])) == made
 
 
 async def test_what_is_wrong_beside_a_body_is_named_too(begin: Any) -> None:
-    one = deciding(begin, KEEP)
+    one = begin_with_client_approvals(begin, KEEP)
     made = await ask(one)
     named = {"idempotency-key": "k"}
     for body, headers, param in (
@@ -770,7 +770,7 @@ name = "other"
 
 def limits_of(one: Any, run: dict[str, Any]) -> int:
     """The number of completions that a run may have, by its header."""
-    header = json.loads(transcript_of(one, run["id"]).read_text().partition("\n")[0])
+    header = json.loads(find_transcript(one, run["id"]).read_text().partition("\n")[0])
     found: int = header["limits"]["max_iterations"]
     return found
 

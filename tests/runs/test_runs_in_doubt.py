@@ -11,8 +11,14 @@ import pytest
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.transcript import ExecutionRecord
-from tests.controller.sessions import cut_after
-from tests.runs.conftest import ask, copy_as_killed, deciding, rested, transcript_of
+from tests.controller.sessions import cut_transcript
+from tests.runs.conftest import (
+    ask,
+    begin_with_client_approvals,
+    copy_as_killed,
+    find_transcript,
+    wait_for_rest,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -57,50 +63,52 @@ async def test_a_run_cancelled_in_a_call_is_gone_on_with_once_that_is_decided(
     refused = await go_on(one, run["id"])
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
     assert "nobody knows how c1 ended" in refused.json()["error"]["message"]
-    paused = await rested(one, run["id"])
+    paused = await wait_for_rest(one, run["id"])
     assert (paused["status"], paused["pending"][0]["in_doubt"]) == ("paused", True)
     assert (await decide(one, paused, decision)).status_code == 200
-    ended = await rested(one, run["id"])
+    ended = await wait_for_rest(one, run["id"])
     assert ended["status"] == "answered"
     assert one.tools.written == ["a"] * (1 + (decision == "approve"))
     known = "Nobody knows whether keep finished" if decision == "deny" else '"content":"kept"'
     assert known in one.backend.prompts[1]
     assert (await go_on(one, run["id"])).status_code == 200
-    assert (await rested(one, run["id"]))["answer"] == "Here."
+    assert (await wait_for_rest(one, run["id"]))["answer"] == "Here."
 
 
 async def test_a_repetition_waits_for_a_person_whatever_is_approved_always(begin: Any) -> None:
     one = begin(KEEP, answer("Well."), KEEP, answer("Here."), **ALWAYS)
     run = await cancelled(one)
     await go_on(one, run["id"])
-    await decide(one, await rested(one, run["id"]), "deny")
-    await rested(one, run["id"])
+    await decide(one, await wait_for_rest(one, run["id"]), "deny")
+    await wait_for_rest(one, run["id"])
     await go_on(one, run["id"])
-    paused = await rested(one, run["id"])
+    paused = await wait_for_rest(one, run["id"])
     assert paused["status"] == "paused"
     assert [(p["call_id"], p["in_doubt"]) for p in paused["pending"]] == [("c2", True)]
     assert one.tools.written == ["a"]
     await decide(one, paused, "approve")
-    assert (await rested(one, run["id"]))["answer"] == "Here."
+    assert (await wait_for_rest(one, run["id"]))["answer"] == "Here."
     assert one.tools.written == ["a", "a"]
 
 
 async def test_a_call_that_was_approved_when_the_server_was_killed_waits_again(
     begin: Any, tmp_path: Path
 ) -> None:
-    one = deciding(begin, KEEP, answer("done"))
+    one = begin_with_client_approvals(begin, KEEP, answer("done"))
     made = await ask(one)
     await decide(one, made, "approve")
-    await rested(one, made["id"])
-    path = transcript_of(one, made["id"])
-    cut_after(path, next(n for n, r in enumerate(load(path)) if isinstance(r, ExecutionRecord)))
+    await wait_for_rest(one, made["id"])
+    path = find_transcript(one, made["id"])
+    cut_transcript(
+        path, next(n for n, r in enumerate(load(path)) if isinstance(r, ExecutionRecord))
+    )
     await copy_as_killed(tmp_path / "state", tmp_path / "killed")
     await one.runs.aclose()
     two = begin(answer("done"), state="killed", file=DECIDES)
-    found = await rested(two, made["id"])
+    found = await wait_for_rest(two, made["id"])
     assert (found["status"], found["calls"][0]["status"]) == ("paused", "pending")
     assert not found["pending"][0].get("in_doubt")
     assert (await decide(two, found, "approve")).status_code == 200
-    ended = await rested(two, made["id"])
+    ended = await wait_for_rest(two, made["id"])
     assert (ended["status"], two.tools.written) == ("answered", ["a"])
     assert isinstance(two.backend, ScriptedBackend)

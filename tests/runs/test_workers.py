@@ -22,7 +22,7 @@ from mlx_tools.plugins.runs import worker as worker_module
 from mlx_tools.testing import Completion, ScriptedBackend, answer, call
 from tests.forked import forks
 from tests.gateway.postgres import BINARIES, Cluster
-from tests.runs.conftest import queued, waiting
+from tests.runs.conftest import answer_after, create_run
 from tests.waiting import moment, until, wait_until
 
 pytestmark = pytest.mark.anyio
@@ -150,7 +150,7 @@ async def reaches(one: Any, run: dict[str, Any], status: str) -> Any:
 
 async def test_a_run_is_cancelled_before_and_while_a_worker_is_at_it(over: Any) -> None:
     one = over(answer("no"))
-    never, other = await queued(one), await queued(one)
+    never, other = await create_run(one), await create_run(one)
     path = "/v1/runs/{id}/cancel"
     cancelled = await one.client.post(path.format(**never))
     assert cancelled.json()["status"] == "cancelled"
@@ -158,8 +158,8 @@ async def test_a_run_is_cancelled_before_and_while_a_worker_is_at_it(over: Any) 
         assert (await reaches(one, other, "answered"))["answer"] == "no"
         await reaches(one, never, "cancelled")
         assert len(one.backend.prompts) == 1
-        one.speaker.backend = waiting(anyio.Event(), "never")
-        run = await queued(one)
+        one.speaker.backend = answer_after(anyio.Event(), "never")
+        run = await create_run(one)
         await reaches(one, run, "running")
         assert (await one.client.post(path.format(**run))).json()["status"] == "cancelled"
 
@@ -170,21 +170,21 @@ async def test_a_worker_that_is_told_to_end_takes_no_more_and_ends_what_it_has(
     monkeypatch.setattr(worker_module, "GRACE", 30.0)
 
     one, come = over(), anyio.Event()
-    one.speaker.backend = waiting(come, answer("late"))
+    one.speaker.backend = answer_after(come, answer("late"))
     async with at_work(one) as worker:
-        run = await queued(one)
+        run = await create_run(one)
         await reaches(one, run, "running")
         worker.stop()
         come.set()
     assert (await reaches(one, run, "answered"))["answer"] == "late"
-    assert (await queued(one))["status"] == "queued"
+    assert (await create_run(one))["status"] == "queued"
 
 
 async def test_what_a_worker_cannot_end_in_time_is_handed_on_to_another(over: Any) -> None:
     one = over()
-    one.speaker.backend = waiting(anyio.Event(), "never")
+    one.speaker.backend = answer_after(anyio.Event(), "never")
     async with at_work(one):
-        run = await queued(one)
+        run = await create_run(one)
         await reaches(one, run, "running")
     await reaches(one, run, "queued")
     one.speaker.backend = ScriptedBackend(answer("done"))
@@ -196,13 +196,13 @@ def test_a_worker_outlives_its_database(over: Any, cluster: Cluster) -> None:
     async def main() -> None:
         one = over(answer("one"), answer("two"))
         async with at_work(one):
-            await reaches(one, await queued(one), "answered")
+            await reaches(one, await create_run(one), "answered")
             await anyio.to_thread.run_sync(cluster.kill)
             away = await one.client.post("/v1/runs", json={"question": "x"})
             error = away.json()["error"]["code"]
             assert (away.status_code, error) == (503, "storage_unavailable")
             await anyio.to_thread.run_sync(cluster.start)
-            assert (await reaches(one, await queued(one), "answered"))["answer"] == "two"
+            assert (await reaches(one, await create_run(one), "answered"))["answer"] == "two"
 
     anyio.run(main)  # what breaks off in a task of the queue's own fails no test there
 
@@ -236,7 +236,7 @@ async def test_whoever_follows_a_run_hears_what_its_worker_is_told_by_the_model(
 
     one.speaker.backend = model = Talking(lambda: len(pieces()) > 3)
     await one.runs.open()
-    run = await queued(one)
+    run = await create_run(one)
     async with at_work(one):
         row = await one.runs.find(None, run["id"])
         async for event in one.runs.follow(row, 0):
@@ -251,7 +251,7 @@ async def test_a_queue_of_an_older_version_is_made_anew_and_nothing_that_waits_i
     over: Any, begin: Any
 ) -> None:
     one = over(answer("done"))
-    run, address = await queued(one), one.runs.sessions.dsn
+    run, address = await create_run(one), one.runs.sessions.dsn
     with psycopg.connect(address, autocommit=True) as db:
         db.execute("UPDATE mlx_tools.formats SET version = 3001 WHERE name = 'queue'")
         db.execute("DROP TABLE mlx_tools_queue.procrastinate_jobs CASCADE")

@@ -10,7 +10,7 @@ from mlx_tools.plugins.schedule.job_store import SCHEDULE, JobStore, utc_now
 from mlx_tools.store.tables import SqliteTables
 
 
-def jobs_in(
+def open_job_store(
     path: Path,
     secret: bytes | Callable[[], bytes] = b"secret",
     now: Callable[[], datetime] = utc_now,
@@ -19,6 +19,6 @@ def jobs_in(
     return JobStore(SqliteTables(path, SCHEDULE, wait), secret, now)
 
 
-def file_of(store: JobStore) -> Path:
+def find_job_file(store: JobStore) -> Path:
     assert isinstance(store.tables, SqliteTables)
     return store.tables.path

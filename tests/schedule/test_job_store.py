@@ -25,7 +25,7 @@ from mlx_tools.plugins.schedule.job_store import MAX_JOBS, SCHEDULE, Job, JobRun
 from mlx_tools.plugins.schedule.when import Schedule
 from mlx_tools.policy import Policy
 from tests.examples import FEW
-from tests.schedule.kept_jobs import file_of, jobs_in
+from tests.schedule.kept_jobs import find_job_file, open_job_store
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 HOURLY = Schedule("UTC", cron="0 * * * *")
@@ -57,7 +57,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def store(tmp_path: Path, clock: Clock) -> JobStore:
-    return jobs_in(tmp_path / "state" / "schedule.sqlite", b"secret", clock)
+    return open_job_store(tmp_path / "state" / "schedule.sqlite", b"secret", clock)
 
 
 def take(store: JobStore, clock: Clock, status: Any = "answered", **time: float) -> JobRun:
@@ -70,7 +70,7 @@ def take(store: JobStore, clock: Clock, status: Any = "answered", **time: float)
 
 
 def change(store: JobStore, statement: str, *values: Any) -> None:
-    with contextlib.closing(sqlite3.connect(file_of(store))) as db, db:
+    with contextlib.closing(sqlite3.connect(find_job_file(store))) as db, db:
         db.execute(statement, values)
     db.close()
 
@@ -92,18 +92,20 @@ def test_what_was_added_is_listed_as_it_was(store: JobStore, clock: Clock) -> No
 
 
 def test_the_file_is_its_owners_alone_and_is_made_with_the_first_job(store: JobStore) -> None:
-    assert store.listing() == [] and store.next_try(NOON) is None and not file_of(store).exists()
-    assert store.claim(NOON, "r") is None and not file_of(store).exists()
+    assert (
+        store.listing() == [] and store.next_try(NOON) is None and not find_job_file(store).exists()
+    )
+    assert store.claim(NOON, "r") is None and not find_job_file(store).exists()
     before = os.umask(0)
     try:
         store.add(a_job())
     finally:
         os.umask(before)
-    assert stat.S_IMODE(file_of(store).stat().st_mode) == 0o600
-    assert stat.S_IMODE(file_of(store).parent.stat().st_mode) == 0o700
-    file_of(store).chmod(0o644)
+    assert stat.S_IMODE(find_job_file(store).stat().st_mode) == 0o600
+    assert stat.S_IMODE(find_job_file(store).parent.stat().st_mode) == 0o700
+    find_job_file(store).chmod(0o644)
     store.listing()
-    assert stat.S_IMODE(file_of(store).stat().st_mode) == 0o600
+    assert stat.S_IMODE(find_job_file(store).stat().st_mode) == 0o600
 
 
 def test_a_job_is_found_by_the_beginning_of_its_id_and_removed_once(store: JobStore) -> None:
@@ -197,7 +199,7 @@ def test_a_key_that_cannot_be_read_makes_no_job_a_damaged_one(store: JobStore) -
             raise TranscriptError("the key cannot be read") from None
 
     with pytest.raises(ScheduleError, match="the key cannot be read") as caught:
-        jobs_in(file_of(store), unread).listing()
+        open_job_store(find_job_file(store), unread).listing()
     assert caught.value.passing
 
 
@@ -209,7 +211,7 @@ def test_a_job_is_the_one_that_was_sealed_by_this_key_under_this_id(
     assert [one.state for one in store.listing()] == ["damaged"]
     change(store, "UPDATE jobs SET id = ?", job.id)
     assert [one.state for one in store.listing()] == ["scheduled"]
-    other = jobs_in(file_of(store), b"other", clock)
+    other = open_job_store(find_job_file(store), b"other", clock)
     assert [one.state for one in other.listing()] == ["damaged"]
 
 
@@ -262,7 +264,7 @@ def test_a_file_that_is_no_schedule_is_an_error_that_says_what_helps(
     store: JobStore, trouble: Callable[[Path], None]
 ) -> None:
     store.add(a_job())
-    trouble(file_of(store))
+    trouble(find_job_file(store))
     for use in (store.listing, lambda: store.next_try(NOON), lambda: store.add(a_job())):
         with pytest.raises(ScheduleError, match="cannot be used") as caught:
             use()
@@ -343,7 +345,7 @@ def test_no_time_is_claimed_twice_however_the_clock_moves(
     tmp_path_factory: pytest.TempPathFactory, steps: list[int]
 ) -> None:
     clock = Clock()
-    store = jobs_in(tmp_path_factory.mktemp("s") / "schedule.sqlite", b"k", clock)
+    store = open_job_store(tmp_path_factory.mktemp("s") / "schedule.sqlite", b"k", clock)
     store.add(a_job())
     dues = []
     for step in steps:
@@ -394,10 +396,10 @@ def test_a_file_of_another_program_or_of_a_later_version_is_left_alone(
     tmp_path: Path, pragma: str, said: str
 ) -> None:
     path = tmp_path / "jobs.sqlite"
-    jobs_in(path).add(a_job())
+    open_job_store(path).add(a_job())
     with contextlib.closing(sqlite3.connect(path)) as other:
         other.execute(f"PRAGMA {pragma}")
     before = path.read_bytes()
     with pytest.raises(ScheduleError, match=said):
-        jobs_in(path).listing()
+        open_job_store(path).listing()
     assert path.read_bytes() == before

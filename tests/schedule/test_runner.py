@@ -24,7 +24,7 @@ from mlx_tools.plugins.schedule.runner import FinishedRun, Runner, settle
 from mlx_tools.plugins.schedule.when import Schedule
 from mlx_tools.policy import Policy
 from mlx_tools.store.tables import is_present
-from tests.schedule.kept_jobs import file_of, jobs_in
+from tests.schedule.kept_jobs import find_job_file, open_job_store
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 ANSWERED = RunEnd(status="answered", answer="Done.")
@@ -36,7 +36,7 @@ class World:
 
     def __init__(self, path: Path) -> None:
         self.now = NOON
-        self.store = jobs_in(path, b"secret", lambda: self.now)
+        self.store = open_job_store(path, b"secret", lambda: self.now)
         self.sessions: dict[str, RunInspection] = {}
         self.ran: list[str] = []
         self.does()
@@ -287,16 +287,16 @@ def test_a_runner_that_stays_runs_each_time_as_it_comes(world: World) -> None:
 
 def test_a_runner_that_stays_does_not_spin_on_a_job_that_never_runs(world: World) -> None:
     world.add()
-    with closing(sqlite3.connect(file_of(world.store))) as db, db:
+    with closing(sqlite3.connect(find_job_file(world.store))) as db, db:
         db.execute("UPDATE jobs SET seal = 'x'")
     db.close()
     assert stays(world, ends_after(4), [], 3600)[0] == [30.0] * 4 and world.ran == []
 
 
 def test_a_runner_that_stays_outlives_a_store_that_is_locked(world: World) -> None:
-    world.store = jobs_in(file_of(world.store), b"secret", lambda: world.now, wait=0)
+    world.store = open_job_store(find_job_file(world.store), b"secret", lambda: world.now, wait=0)
     world.add(when=Schedule("UTC", run_at=NOON + timedelta(seconds=1)))
-    other = sqlite3.connect(file_of(world.store), isolation_level=None)
+    other = sqlite3.connect(find_job_file(world.store), isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     told: list[FinishedRun] = []
 
@@ -313,7 +313,7 @@ def test_a_runner_that_stays_outlives_a_store_that_is_locked(world: World) -> No
 
 
 def test_a_run_whose_end_could_not_be_written_down_is_found_by_its_session(world: World) -> None:
-    world.store = jobs_in(file_of(world.store), b"secret", lambda: world.now, wait=0)
+    world.store = open_job_store(find_job_file(world.store), b"secret", lambda: world.now, wait=0)
     world.add(when=Schedule("UTC", cron="* * * * *"))
     world.now += timedelta(minutes=1)
     others: list[sqlite3.Connection] = []
@@ -322,7 +322,7 @@ def test_a_run_whose_end_could_not_be_written_down_is_found_by_its_session(world
         began(f"s{len(world.ran)}")
         world.sessions[f"s{len(world.ran)}"] = RunInspection(state="answered")
         if len(world.ran) == 1:
-            others.append(sqlite3.connect(file_of(world.store), isolation_level=None))
+            others.append(sqlite3.connect(find_job_file(world.store), isolation_level=None))
             others[0].execute("BEGIN EXCLUSIVE")
         return ANSWERED
 
@@ -368,7 +368,7 @@ def test_a_runner_that_stays_outlives_sessions_that_cannot_be_read(world: World)
 
 
 def test_a_runner_that_is_ended_while_the_store_is_locked_ends(world: World) -> None:
-    world.store = jobs_in(file_of(world.store), b"secret", lambda: world.now, wait=0)
+    world.store = open_job_store(find_job_file(world.store), b"secret", lambda: world.now, wait=0)
     world.add()
     world.now += timedelta(hours=1)
 
@@ -377,7 +377,7 @@ def test_a_runner_that_is_ended_while_the_store_is_locked_ends(world: World) -> 
         other.execute("BEGIN EXCLUSIVE")
         raise Killed
 
-    other = sqlite3.connect(file_of(world.store), isolation_level=None)
+    other = sqlite3.connect(find_job_file(world.store), isolation_level=None)
     world.acts = acts
     assert stays(world, lambda count: None, []) == ([], [])
     other.close()
@@ -391,7 +391,7 @@ def test_a_runner_that_cannot_be_looked_at_is_not_taken_for_dead(tmp_path: Path)
 
 def test_a_store_that_no_waiting_mends_ends_a_runner_that_stays(world: World) -> None:
     world.add()
-    file_of(world.store).write_bytes(b"no database at all" * 100)
+    find_job_file(world.store).write_bytes(b"no database at all" * 100)
 
     async def main() -> None:
         with Runner(world.store, world.start, world.look, now=lambda: world.now) as runner:

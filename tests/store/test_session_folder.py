@@ -34,7 +34,7 @@ from mlx_tools.transcript.records import (
 )
 from tests.controller.full_disk import file_size_limit
 from tests.controller.records import RECORDS
-from tests.controller.sessions import completion, header, open_session, ran, settle
+from tests.controller.sessions import completion, header, make_ran_records, open_session, settle
 from tests.tables import table
 
 ASKED = UserRecord(content="what?")
@@ -130,7 +130,13 @@ def test_any_records_have_a_standing(records: list[Record]) -> None:
 
 
 def test_every_prefix_of_a_run_has_the_standing_of_a_crash_there() -> None:
-    run = Run().apply(ASKED).say(call("look", x=1)).apply(*ran("c1", "look")).say(answer())
+    run = (
+        Run()
+        .apply(ASKED)
+        .say(call("look", x=1))
+        .apply(*make_ran_records("c1", "look"))
+        .say(answer())
+    )
     states = [session_status(run.records[:end]).state for end in range(len(run.records) + 1)]
     assert states[:2] == ["empty", "empty"] and states[-1] == "answered"
     assert set(states[2:-1]) == {"interrupted"}

@@ -18,19 +18,19 @@ from tests.waiting import HANG
 SECRET = "nobody may read this"
 
 
-def executed(
+def execute_call(
     tool: ToolLike, context: ToolContext | None = None, timeout: float = HANG, **arguments: Any
 ) -> ToolResult:
-    """The result of a call."""
+    """Run a call, and return its result."""
     return asyncio.run(execute(tool, arguments, context, timeout=timeout))
 
 
 def run(
     registry: Registry, operation: str, path: str, content: Any = None, *, expected: Any = None
 ) -> ToolResult:
-    """A call to ``create_file`` (operation ``create``) or to ``file_access``."""
+    """Call ``create_file`` (operation ``create``) or ``file_access``."""
     tool, arguments = _call(registry, operation, path, content)
-    return executed(tool, ToolContext(expected=expected), **arguments)
+    return execute_call(tool, ToolContext(expected=expected), **arguments)
 
 
 def preview(registry: Registry, operation: str, path: str, content: Any = None) -> Preview | None:
@@ -38,14 +38,16 @@ def preview(registry: Registry, operation: str, path: str, content: Any = None) 
     return tool.preview(arguments)
 
 
-def done(registry: Registry, operation: str, path: str, content: Any = None, **more: Any) -> str:
+def run_and_read(
+    registry: Registry, operation: str, path: str, content: Any = None, **more: Any
+) -> str:
     result = run(registry, operation, path, content, **more)
     assert result.error is None, result.error
     assert result.content is not None
     return result.content
 
 
-def refusal(
+def run_and_refuse(
     registry: Registry, operation: str, path: str, content: Any = None, **more: Any
 ) -> tuple[ErrorCode, str]:
     result = run(registry, operation, path, content, **more)
@@ -63,8 +65,11 @@ def _call(registry: Registry, operation: str, path: str, content: Any) -> tuple[
     return tool, arguments | ({} if operation == "create" else {"operation": operation})
 
 
-def written(folder: Path, files: Mapping[str, str | bytes]) -> Path:
-    """The folder with these files in it, by their paths; a path that ends in ``/`` is a folder."""
+def write_files(folder: Path, files: Mapping[str, str | bytes]) -> Path:
+    """Write files into a folder, by path, and return the folder.
+
+    A path with a ``/`` at its end is a folder.
+    """
     for name, content in files.items():
         path = folder / name
         (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
@@ -73,14 +78,14 @@ def written(folder: Path, files: Mapping[str, str | bytes]) -> Path:
     return folder
 
 
-def names(folder: Path) -> list[str]:
-    """The names of a folder's entries, in order."""
+def list_names(folder: Path) -> list[str]:
+    """Return the names of a folder's entries, sorted."""
     return sorted(entry.name for entry in folder.iterdir())
 
 
 @contextmanager
-def quick_folder(otherwise: Path) -> Iterator[Path]:
-    """A folder in memory where the system has one: thousands of files are written for good."""
+def make_fast_folder(otherwise: Path) -> Iterator[Path]:
+    """Provide a folder in memory if the system has one, for thousands of files."""
     memory = Path("/dev/shm")
     if not (memory.is_dir() and os.access(memory, os.W_OK)):
         yield otherwise
@@ -89,8 +94,8 @@ def quick_folder(otherwise: Path) -> Iterator[Path]:
         yield Path(made).resolve()
 
 
-def tree(folder: Path) -> dict[str, Any]:
-    """All that is in a tree: kinds, modes, times of change, contents; links are not followed."""
+def read_tree(folder: Path) -> dict[str, Any]:
+    """Return kinds, modes, times and contents of a tree, without following links."""
     found = {}
     for base, folders, files in os.walk(folder):
         for name in (*folders, *files, "."):

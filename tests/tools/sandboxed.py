@@ -11,11 +11,11 @@ import pytest
 from mlx_tools import builtin_tools
 from mlx_tools.plugins.command.sandbox import NoSandbox, detect_sandbox
 from mlx_tools.tools import ToolLike, ToolResult
-from tests.tools.file_calls import executed
+from tests.tools.file_calls import execute_call
 from tests.waiting import HANG
 
 
-def reason() -> str | None:
+def find_skip_reason() -> str | None:
     try:
         detect_sandbox()
     except NoSandbox as error:
@@ -23,7 +23,7 @@ def reason() -> str | None:
     return None
 
 
-WHY_NOT = reason()
+WHY_NOT = find_skip_reason()
 needs_sandbox = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 """Tests of either sandbox: they run on Linux and on a Mac."""
 
@@ -34,24 +34,26 @@ needs_bwrap = pytest.mark.skipif(
 """Tests of what ``sandbox-exec`` says or limits in another way, and of namespaces."""
 
 
-def tool(*roots: str | Path, commands: Sequence[str] = ()) -> ToolLike:
+def make_tool(*roots: str | Path, commands: Sequence[str] = ()) -> ToolLike:
     return builtin_tools([str(root) for root in roots], commands=commands).get("run_command")
 
 
-def called(callee: ToolLike, program: str, *arguments: str, timeout: float = HANG) -> ToolResult:
-    return executed(callee, timeout=timeout, program=program, arguments=list(arguments))
+def run_program(
+    callee: ToolLike, program: str, *arguments: str, timeout: float = HANG
+) -> ToolResult:
+    return execute_call(callee, timeout=timeout, program=program, arguments=list(arguments))
 
 
-def printed(callee: ToolLike, program: str, *arguments: str) -> str:
-    """The output of a program that ended with 0."""
-    result = called(callee, program, *arguments)
+def read_output(callee: ToolLike, program: str, *arguments: str) -> str:
+    """Return the output of a program that exits with 0."""
+    result = run_program(callee, program, *arguments)
     assert result.content is not None, result.error
     first, _, rest = result.content.partition("\n")
     assert first == "[exit code 0]", result.content
     return rest
 
 
-def refusal(callee: ToolLike, program: str, *arguments: str) -> tuple[str, str]:
-    result = called(callee, program, *arguments)
+def read_refusal(callee: ToolLike, program: str, *arguments: str) -> tuple[str, str]:
+    result = run_program(callee, program, *arguments)
     assert result.error is not None, result.content
     return result.error.code, result.error.message

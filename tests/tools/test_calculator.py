@@ -21,7 +21,7 @@ from mlx_tools.plugins.basics.calculator import (
     format_number,
 )
 from tests.tables import table
-from tests.tools.file_calls import executed
+from tests.tools.file_calls import execute_call
 
 
 def value(expression: str) -> str:
@@ -183,8 +183,8 @@ def test_it_agrees_with_exact_arithmetic(expression: str) -> None:
 
 def test_the_tool_answers_and_says_what_is_wrong() -> None:
     calculator = builtin_tools().get("calculator")
-    assert executed(calculator, expression="17 * 23").content == "391"
-    error = executed(calculator, expression="1 / 0").error
+    assert execute_call(calculator, expression="17 * 23").content == "391"
+    error = execute_call(calculator, expression="1 / 0").error
     assert error is not None and (error.code, error.message) == ("tool_error", "division by zero")
 
 

@@ -24,7 +24,7 @@ from mlx_tools.plugins.command.rules import (
 from mlx_tools.store.roots import PathAbsent, PathRefused, Root, RootName
 from scripts.commands_table import PART
 from tests.tables import table
-from tests.tools.file_calls import written
+from tests.tools.file_calls import write_files
 
 RULES = load_rules()
 
@@ -159,7 +159,7 @@ def test_the_table_in_the_docs_is_that_of_the_rules() -> None:
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Root]:
     names = ("src/a.py", "src/deep/b.py", "c.py", ".hidden/d.py", ".e.py", "[x].py", ".env")
-    written(tmp_path, dict.fromkeys(names, ""))
+    write_files(tmp_path, dict.fromkeys(names, ""))
     (tmp_path / "loop").symlink_to(".")
     opened = Root(RootName(str(tmp_path)))
     yield opened
@@ -191,7 +191,7 @@ def test_a_pattern_that_matches_too_much_is_refused_and_many_stars_take_no_longe
     (root.path / ("a" * 200)).write_text("")
     assert globbed(root, "*a" * 60 + "b") == []
     assert globbed(root, "/".join(["**"] * 50 + ["c.py"])) == ["c.py"]
-    written(root.path, {f"{number}.txt": "" for number in range(MAX_MATCHES + 1)})
+    write_files(root.path, {f"{number}.txt": "" for number in range(MAX_MATCHES + 1)})
     with pytest.raises(PathRefused, match="more than"):
         globbed(root, "*.txt")
 

@@ -20,8 +20,8 @@ from mlx_tools.plugins.command.program_files import find_program, list_trusted_f
 from mlx_tools.plugins.command.rules import load_rules, make_plan
 from mlx_tools.store.roots import PathAbsent, PathRefused, Root, RootName
 from tests.tables import table
-from tests.tools.file_calls import written
-from tests.tools.sandboxed import called, needs_sandbox, tool
+from tests.tools.file_calls import write_files
+from tests.tools.sandboxed import make_tool, needs_sandbox, run_program
 
 OPTIONS_WITH_A_FILE = (
     *("-o", "-O", "-T", "-f", "-m", "-M", "-X", "-D", "-C", "-S", "-I", "-P", "-t", "-g", "-r"),
@@ -153,8 +153,8 @@ FILES = [".env", ".git", "a.txt", "b.txt", "link.txt", "sub"]
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     base = tmp_path_factory.mktemp("escapes")
     root, outside = base / "root", base / "outside"
-    written(outside, {"secret.txt": f"{SECRET}\n"})
-    written(root, {"a.txt": "one\ntwo\n", "b.txt": "one\nthree\n", "sub/c.txt": "one\n"})
+    write_files(outside, {"secret.txt": f"{SECRET}\n"})
+    write_files(root, {"a.txt": "one\ntwo\n", "b.txt": "one\nthree\n", "sub/c.txt": "one\n"})
     quietly = {"cwd": root, "check": True, "capture_output": True}
     subprocess.run(["git", "init", "-q", "."], **quietly)  # type: ignore[call-overload]
     subprocess.run(["git", "add", "."], **quietly)  # type: ignore[call-overload]
@@ -220,10 +220,10 @@ def test_most_ways_out_are_refused_before_anything_runs(tried: Tried) -> None:
 
 
 def check_harmless(place: Place, some: list[tuple[str, list[str]]]) -> None:
-    callee = tool(place.root)
+    callee = make_tool(place.root)
 
     def fault(case: tuple[str, list[str]]) -> str:
-        result = called(callee, case[0], *case[1])
+        result = run_program(callee, case[0], *case[1])
         told = result.content or (result.error.message if result.error else "")
         seen = [word for word in (SECRET, PRIVATE, "root:") if word in told]
         return f"{case}: {seen}" if seen or not place.clean() else ""

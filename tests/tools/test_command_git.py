@@ -24,7 +24,7 @@ from mlx_tools.plugins.command.rules import (
 from mlx_tools.plugins.command.sandbox import detect_sandbox, run
 from mlx_tools.plugins.command.sandbox_view import SandboxView
 from mlx_tools.store.roots import Root, RootName
-from tests.tools.sandboxed import called, needs_sandbox, printed, refusal, tool
+from tests.tools.sandboxed import make_tool, needs_sandbox, read_output, read_refusal, run_program
 
 ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
@@ -196,7 +196,7 @@ def test_no_trap_is_sprung(repository: Path, trap: str) -> None:
         code = with_the_right_to_write(repository, words)
         assert not sprung.exists(), words
         assert code in (0, 1), words
-    result = called(tool(repository), "git", "status")
+    result = run_program(make_tool(repository), "git", "status")
     assert result.content is not None and result.content.startswith("[exit code 0]")
 
 
@@ -222,10 +222,10 @@ def test_no_repository_is_taken_but_the_folder_of_that_name_in_the_root(reposito
     git(repository, "config", "core.fsmonitor", script(repository))
     (repository / ".git").rename(repository / "evil")
     (repository / ".git").write_text("gitdir: evil\n")
-    assert "no repository" in refusal(tool(repository), "git", "status")[1]
+    assert "no repository" in read_refusal(make_tool(repository), "git", "status")[1]
     (repository / ".git").unlink()
     (repository / ".git").symlink_to("evil")
-    assert "no repository" in refusal(tool(repository), "git", "status")[1]
+    assert "no repository" in read_refusal(make_tool(repository), "git", "status")[1]
     assert not (repository / "sprung").exists()
 
 
@@ -235,19 +235,19 @@ def test_a_bare_repository_in_the_root_and_a_common_folder_are_not_taken(
 ) -> None:
     bare = tmp_path / "bare"
     git(tmp_path, "clone", "-q", "--bare", str(repository), str(bare))
-    assert "no repository" in refusal(tool(bare), "git", "log")[1]
+    assert "no repository" in read_refusal(make_tool(bare), "git", "log")[1]
     (repository / ".git" / "commondir").write_text(f"{bare}\n")
-    assert "worktree" in refusal(tool(repository), "git", "log")[1]
+    assert "worktree" in read_refusal(make_tool(repository), "git", "log")[1]
 
 
 @needs_sandbox
 def test_a_repository_is_read(repository: Path) -> None:
-    callee = tool(repository)
-    assert printed(callee, "git", "log", "--format=%s") == "second\nfirst"
-    assert printed(callee, "git", "show", "HEAD~1:a.txt") == "one"
-    assert printed(callee, "git", "status", "-s").split() == ["M", "a.txt", "M", "b.bin"]
-    assert "+more still" in printed(callee, "git", "diff", "--", "*.txt")
-    assert printed(callee, "git", "ls-files") == "a.txt\nb.bin"
+    callee = make_tool(repository)
+    assert read_output(callee, "git", "log", "--format=%s") == "second\nfirst"
+    assert read_output(callee, "git", "show", "HEAD~1:a.txt") == "one"
+    assert read_output(callee, "git", "status", "-s").split() == ["M", "a.txt", "M", "b.bin"]
+    assert "+more still" in read_output(callee, "git", "diff", "--", "*.txt")
+    assert read_output(callee, "git", "ls-files") == "a.txt\nb.bin"
 
 
 @needs_sandbox
@@ -255,13 +255,13 @@ def test_a_private_file_that_was_committed_does_not_come_out_by_chance(repositor
     (repository / ".env").write_text("committed-token\n")
     git(repository, "add", ".env")
     git(repository, "commit", "-qm", "oh")
-    callee = tool(repository)
+    callee = make_tool(repository)
     for words in (["diff"], ["diff", "HEAD"], ["status"], ["show", "HEAD"], ["grep", "token"]):
-        told = called(callee, "git", *words)
+        told = run_program(callee, "git", *words)
         assert told.content is not None
         assert "committed-token" not in told.content
         assert ".env" not in told.content
-    assert refusal(callee, "git", "show", "HEAD:.env")[0] == "not_allowed"
+    assert read_refusal(callee, "git", "show", "HEAD:.env")[0] == "not_allowed"
 
 
 def test_of_a_configuration_only_what_git_must_know_is_left(tmp_path: Path) -> None:

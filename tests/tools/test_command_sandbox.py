@@ -35,8 +35,8 @@ from mlx_tools.plugins.command.sandbox_view import SandboxView
 from mlx_tools.plugins.folders.folder_tool import offline_prefix
 from mlx_tools.store.roots import PathRefused, Root, RootName
 from tests.tables import table
-from tests.tools.file_calls import written
-from tests.tools.sandboxed import WHY_NOT, called
+from tests.tools.file_calls import write_files
+from tests.tools.sandboxed import WHY_NOT, run_program
 from tests.tools.sbpl import Malformed, Profile
 from tests.waiting import HANG
 
@@ -91,10 +91,10 @@ class Recording(Unconfined):
 
 
 def test_only_programs_that_a_user_added_may_write_and_start_others(tmp_path: Path) -> None:
-    box, root = Recording(), Root(RootName(str(written(tmp_path, {"a": "b"})), writable=True))
+    box, root = Recording(), Root(RootName(str(write_files(tmp_path, {"a": "b"})), writable=True))
     callee = run_command([root], ["env"], find=lambda: box)
-    assert called(callee, "cat", "a").error is None
-    assert called(callee, "env", "true").error is None
+    assert run_program(callee, "cat", "a").error is None
+    assert run_program(callee, "env", "true").error is None
     assert [(view.roots, view.starts) for view in box.views] == [
         ([(str(tmp_path), False)], False),
         ([(str(tmp_path), True)], True),
@@ -366,7 +366,7 @@ def test_what_is_private_is_found_wherever_it_lies(tmp_path: Path) -> None:
         (".git/hooks/", "a/b/.ssh/", ".config/gh/", "node/.git/"),
         (".git/config", ".git/modules/m/config", "a/.ENV", "a/config", "k.pem", "x.txt"),
     ):
-        written(tmp_path, dict.fromkeys(names, ""))
+        write_files(tmp_path, dict.fromkeys(names, ""))
     (tmp_path / ".envrc").symlink_to("x.txt")
     root = Root(RootName(str(tmp_path)))
     found = find_hidden([root])
@@ -379,7 +379,7 @@ def test_what_is_private_is_found_wherever_it_lies(tmp_path: Path) -> None:
 
 
 def test_too_many_private_files_are_refused_rather_than_shown(tmp_path: Path) -> None:
-    written(tmp_path, {f"{number}.pem": "" for number in range(MAX_HIDDEN + 1)})
+    write_files(tmp_path, {f"{number}.pem": "" for number in range(MAX_HIDDEN + 1)})
     root = Root(RootName(str(tmp_path)))
     with pytest.raises(PathRefused, match="too many"):
         find_hidden([root])

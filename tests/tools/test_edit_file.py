@@ -22,14 +22,14 @@ from mlx_tools.store import TranscriptStore
 from mlx_tools.tools import Registry, Tool, ToolContext, ToolError
 from mlx_tools.transcript import Header
 from tests.tables import table
-from tests.tools.file_calls import executed, quick_folder, tree, written
+from tests.tools.file_calls import execute_call, make_fast_folder, read_tree, write_files
 
 FIXTURE = [HealthCheck.function_scoped_fixture]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    with quick_folder(tmp_path) as made:
+    with make_fast_folder(tmp_path) as made:
         yield made
 
 
@@ -41,7 +41,7 @@ def files(folder: Path) -> Registry:
 def edit(files: Registry, path: str, old: str, new: str, **more: Any) -> str:
     """The result of a call. Raises AssertionError for an error."""
     context = ToolContext(expected=more.pop("expected", None), undo=more.pop("undo", None))
-    result = executed(files.get("edit_file"), context, path=path, old=old, new=new, **more)
+    result = execute_call(files.get("edit_file"), context, path=path, old=old, new=new, **more)
     assert result.error is None, result.error
     return result.content or ""
 
@@ -49,7 +49,7 @@ def edit(files: Registry, path: str, old: str, new: str, **more: Any) -> str:
 def refused(files: Registry, path: str, old: str, new: str, **more: Any) -> tuple[str, str]:
     """The code and the message of a call that fails; the folder stays as it was."""
     context = ToolContext(expected=more.pop("expected", None))
-    result = executed(files.get("edit_file"), context, path=path, old=old, new=new, **more)
+    result = execute_call(files.get("edit_file"), context, path=path, old=old, new=new, **more)
     assert result.error is not None, result.content
     return result.error.code, result.error.message
 
@@ -64,7 +64,7 @@ def preview(files: Registry, path: str, old: str, new: str, **more: Any) -> Any:
 
 
 def test_one_text_is_replaced_and_the_rest_stays(files: Registry, folder: Path) -> None:
-    written(folder, {"a.py": "def f():\n    return 1\n\n\ndef g():\n    return 2\n"})
+    write_files(folder, {"a.py": "def f():\n    return 1\n\n\ndef g():\n    return 2\n"})
     said = edit(files, "a.py", "    return 2", "    return 3")
     assert (folder / "a.py").read_text() == "def f():\n    return 1\n\n\ndef g():\n    return 3\n"
     assert "line 6" in said
@@ -99,7 +99,7 @@ def test_one_text_is_replaced_and_the_rest_stays(files: Registry, folder: Path) 
 def test_line_ends_and_white_space_at_the_end_of_lines_do_not_count(
     files: Registry, folder: Path, text: str, old: str, new: str, result: str
 ) -> None:
-    written(folder, {"f": text})
+    write_files(folder, {"f": text})
     edit(files, "f", old, new)
     assert (folder / "f").read_bytes().decode() == result
 
@@ -129,17 +129,17 @@ def test_big_endian_text_stays_so(files: Registry, folder: Path) -> None:
 def test_a_text_that_stands_twice_is_not_replaced_but_with_all(
     files: Registry, folder: Path, text: str, old: str, result: str
 ) -> None:
-    written(folder, {"f": text})
-    before = tree(folder)
+    write_files(folder, {"f": text})
+    before = read_tree(folder)
     code, message = refused(files, "f", old, "baz")
     assert code == "tool_error" and "2 times" in message and "line" in message
-    assert tree(folder) == before
+    assert read_tree(folder) == before
     edit(files, "f", old, "baz", all=True)
     assert (folder / "f").read_text() == result
 
 
 def test_all_replaces_every_place_and_says_how_many(files: Registry, folder: Path) -> None:
-    written(folder, {"f": "a\r\nb\r\na\r\n"})
+    write_files(folder, {"f": "a\r\nb\r\na\r\n"})
     assert "2 places, at lines 1, 3" in edit(files, "f", "a", "aa", all=True)
     assert (folder / "f").read_bytes() == b"aa\r\nb\r\naa\r\n"
 
@@ -152,7 +152,7 @@ def test_a_text_that_is_not_there_is_answered_with_the_nearest_lines(
 ) -> None:
     lines = [f"value_{number} = {number}" for number in range(500)]
     lines[321] = "def total_price(items, tax):"
-    written(folder, {"f.py": "\n".join(lines)})
+    write_files(folder, {"f.py": "\n".join(lines)})
     message = refused(files, "f.py", "def total_prices(items):\n", "x")[1]
     assert "322: def total_price(items, tax):" in message
     assert "nor anything like it" in refused(files, "f.py", "€€€€ ¶¶¶¶", "x")[1]
@@ -162,7 +162,7 @@ def test_another_indentation_is_answered_with_the_files_own_text(
     files: Registry, folder: Path
 ) -> None:
     own = "        if ready:\n            start()\n"
-    written(folder, {"f.py": f"class A:\n    def f(self):\n{own}\n"})
+    write_files(folder, {"f.py": f"class A:\n    def f(self):\n{own}\n"})
     message = refused(files, "f.py", "if ready:\n    start()", "x")[1]
     assert own.rstrip("\n") in message and "lines 3 to 4" in message
     edit(files, "f.py", message.partition("to copy:\n")[2], "        pass")
@@ -190,41 +190,41 @@ def test_a_part_of_a_word_or_line_differs_in_more_than_white_space(old: str) -> 
 def test_what_cannot_be_is_said(
     files: Registry, folder: Path, old: str, new: str, what: str
 ) -> None:
-    written(folder, {"f": "a\n"})
-    before = tree(folder)
+    write_files(folder, {"f": "a\n"})
+    before = read_tree(folder)
     assert what in refused(files, "f", old, new)[1]
-    assert tree(folder) == before
+    assert read_tree(folder) == before
 
 
 def test_a_file_of_just_what_may_be_edited_is_edited(files: Registry, folder: Path) -> None:
     most = "é" * (MAX_EDITED_BYTES // 2 - 1)  # two bytes each
-    written(folder, {"f": most + "ab"})
+    write_files(folder, {"f": most + "ab"})
     edit(files, "f", "ab", "cd")
     assert (folder / "f").read_text() == most + "cd"
     assert refused(files, "f", "cd", "cde")[0] == "payload_too_large"
 
 
 def test_what_is_no_text_or_too_large_is_not_edited(files: Registry, folder: Path) -> None:
-    written(folder, {"image": b"\x89PNG\0", "large": b"a\n" * 2_500_001, "many": "a" * 60_000})
+    write_files(folder, {"image": b"\x89PNG\0", "large": b"a\n" * 2_500_001, "many": "a" * 60_000})
     assert "not a text file" in refused(files, "image", "PNG", "x")[1]
     assert refused(files, "large", "a", "b", all=True)[0] == "payload_too_large"
     assert refused(files, "many", "a", "b" * 1000, all=True)[0] == "payload_too_large"
 
 
 def test_where_nothing_may_be_changed_nothing_is(files: Registry, folder: Path) -> None:
-    written(folder, {".env": "KEY=1\n", "sub/f": "a\n"})
+    write_files(folder, {".env": "KEY=1\n", "sub/f": "a\n"})
     (folder / "link").symlink_to("sub/f")
     os.link(folder / "sub" / "f", folder / "hard")
     read_only = builtin_tools([str(folder), f"{folder}/sub:rw"])
-    before = tree(folder)
+    before = read_tree(folder)
     for path in (".env", "link", "hard", "../f", "/etc/passwd"):
         assert refused(files, path, "a", "b")[0] == "not_allowed"
     (folder / "hard").unlink()
-    written(folder, {"top": "a\n"})
+    write_files(folder, {"top": "a\n"})
     assert refused(read_only, "top", "a", "b")[0] == "not_allowed"
     assert refused(files, "none", "a", "b") == ("tool_error", "there is no none")
     assert "edit_file" in builtin_tools([str(folder)]).disabled
-    assert {k: v[-1] for k, v in tree(folder).items() if k in before} == {
+    assert {k: v[-1] for k, v in read_tree(folder).items() if k in before} == {
         k: v[-1] for k, v in before.items() if k != "hard"
     }
 
@@ -235,7 +235,7 @@ def test_where_nothing_may_be_changed_nothing_is(files: Registry, folder: Path) 
 def test_the_preview_is_the_diff_and_holds_only_for_what_was_shown(
     files: Registry, folder: Path
 ) -> None:
-    written(folder, {"f": "a\nb\nc\n"})
+    write_files(folder, {"f": "a\nb\nc\n"})
     seen = preview(files, "f", "b", "B")
     assert "-b\n+B" in seen.text and seen.paths == {"path": str(folder / "f")}
     (folder / "f").write_text("a\nb\nc\nd\n")
@@ -268,13 +268,13 @@ def test_an_edit_changes_its_place_alone_and_is_undone_exactly(
     stop = data.draw(st.integers(start, len(text)))
     old = data.draw(st.sampled_from((text[start:stop], text[start:stop].replace("\r\n", "\n"))))
     before, path = text.encode(), folder / "root" / "f"
-    written(folder, {"root/f": before})
+    write_files(folder, {"root/f": before})
     files, store = builtin_tools([f"{folder}/root:rw"]), TranscriptStore(folder / "sessions")
     session = store.create()
     session.transcript.append(Header(session=session.session, created=""))
     session.transcript.close()
     found, context = occurrences(text, old), ToolContext(undo=session.undo)
-    result = executed(files.get("edit_file"), context, path="f", old=old, new=new)
+    result = execute_call(files.get("edit_file"), context, path="f", old=old, new=new)
     after = path.read_bytes()
     if result.error is not None:
         assert after == before

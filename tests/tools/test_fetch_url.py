@@ -18,29 +18,29 @@ from mlx_tools.toolbox.urls import Address, UrlRefused, read_local, read_url
 from mlx_tools.toolbox.web_fetch import MAX_REDIRECTS, Fetcher, read_body
 from mlx_tools.tools import ToolContext, ToolError, ToolResult
 from tests.tables import table
-from tests.tools.file_calls import executed
+from tests.tools.file_calls import execute_call
 from tests.tools.web_server import (
     Asked,
     Handle,
     Names,
     certificate,
-    fetched,
-    fetching,
-    refusal,
-    says,
+    fetch,
+    make_fetcher,
+    make_handler,
+    read_refusal,
+    read_text,
     site,
-    text,
 )
 from tests.waiting import EXPIRES, HANG
 
 PAGE = "<title>A page</title><p>Hello <a href='/other?a=1'>there</a>."
 FIELDS = {"host", "user-agent", "accept", "accept-encoding", "connection"}
-HELLO = says("Hello", "text/plain")  # read here, where a page takes a process
+HELLO = make_handler("Hello", "text/plain")  # read here, where a page takes a process
 
 
 def test_a_page_is_a_source_with_its_title_its_address_and_its_text() -> None:
-    with site(says(PAGE)) as server:
-        result = fetched(fetching(server), server.url("/dir/?q=ä b#part"))
+    with site(make_handler(PAGE)) as server:
+        result = fetch(make_fetcher(server), server.url("/dir/?q=ä b#part"))
         assert result.sources is not None
         (source,) = result.sources.items
         assert source.title == "A page"
@@ -59,26 +59,26 @@ def test_what_is_usual_refuses_this_machine() -> None:
         usual = builtin_tools().get("fetch_url")
         for host in ("127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]"):
             for port in (server.port, 8080):
-                result = executed(usual, url=f"http://{host}:{port}/")
-                assert refusal(result)[0] == "not_allowed"
+                result = execute_call(usual, url=f"http://{host}:{port}/")
+                assert read_refusal(result)[0] == "not_allowed"
         assert server.connected == 0
 
 
 def opened(*hosts: str, url: str) -> ToolResult:
-    return executed(builtin_tools(local_hosts=hosts).get("fetch_url"), url=url)
+    return execute_call(builtin_tools(local_hosts=hosts).get("fetch_url"), url=url)
 
 
 def test_a_local_host_that_was_named_is_asked_at_its_port_and_no_other() -> None:
     with site(HELLO) as server, site(HELLO) as other:
         for host in ("localhost", "127.0.0.1"):
             named = f"{host}:{server.port}"
-            assert "Hello" in text(opened(named, url=f"http://{named}/"))
+            assert "Hello" in read_text(opened(named, url=f"http://{named}/"))
             for port in (other.port, 80):
                 refused = opened(named, url=f"http://{host}:{port}/")
-                assert refusal(refused)[0] == "not_allowed"
+                assert read_refusal(refused)[0] == "not_allowed"
         for spelled in ("127.0.0.1", "127.1", "localhost.localdomain", "[::ffff:127.0.0.1]"):
             url = f"http://{spelled}:{server.port}/"
-            assert refusal(opened(f"localhost:{server.port}", url=url))[0] == "not_allowed"
+            assert read_refusal(opened(f"localhost:{server.port}", url=url))[0] == "not_allowed"
         assert (server.connected, other.connected) == (2, 0)
 
 
@@ -92,10 +92,10 @@ def test_no_other_page_leads_to_a_local_host() -> None:
         hosts = [
             f"{host}:{one.port}" for one in (server, other) for host in ("localhost", "127.0.0.1")
         ]
-        assert "Hello" in text(opened(*hosts, url=f"http://localhost:{server.port}/own"))
+        assert "Hello" in read_text(opened(*hosts, url=f"http://localhost:{server.port}/own"))
         for host in ("localhost", "127.0.0.1"):
             url = f"http://localhost:{server.port}/http://{host}:{other.port}/"
-            assert refusal(opened(*hosts, url=url))[0] == "not_allowed"
+            assert read_refusal(opened(*hosts, url=url))[0] == "not_allowed"
         assert other.connected == 0
 
 
@@ -121,11 +121,11 @@ class Turning(Names):
 def test_what_was_checked_is_what_is_connected_to_and_no_other_address() -> None:
     names = Turning()
     with site(HELLO) as server:
-        assert text(fetched(fetching(server, names=names), server.url()))
+        assert read_text(fetch(make_fetcher(server, names=names), server.url()))
         assert names.asked == ["site.test"]
     names = Names({"site.test": ["127.0.0.1", "10.0.0.1"]})
     with site(HELLO) as server:
-        code, words = refusal(fetched(fetching(server, names=names), server.url()))
+        code, words = read_refusal(fetch(make_fetcher(server, names=names), server.url()))
         assert code == "not_allowed" and "not out on the internet" in words
         assert server.connected == 0
 
@@ -134,9 +134,9 @@ def test_what_was_checked_is_what_is_connected_to_and_no_other_address() -> None
 
     names = Names({"site.test": ["127.0.0.9", "127.0.0.1"], "gone.test": ["127.0.0.9"]})
     with site(HELLO) as server:
-        fetcher = fetching(server, names=names, may_ask=any_loopback)
-        assert text(fetched(fetcher, server.url()))
-        code, words = refusal(fetched(fetcher, server.url(host="gone.test")))
+        fetcher = make_fetcher(server, names=names, may_ask=any_loopback)
+        assert read_text(fetch(fetcher, server.url()))
+        code, words = read_refusal(fetch(fetcher, server.url(host="gone.test")))
         assert code == "tool_error" and "gone.test cannot be reached" in words
 
 
@@ -157,7 +157,7 @@ def test_every_redirect_is_checked_anew_and_the_last_address_is_told() -> None:
                 asked.answer("Hello", "text/plain")
 
     with site(handle) as server:
-        result = fetched(fetching(server, names=names), server.url())
+        result = fetch(make_fetcher(server, names=names), server.url())
         assert result.sources is not None
         assert result.sources.items[0].location == server.url("/three", host="other.test")
         assert names.asked == ["site.test", "site.test", "other.test"]
@@ -177,20 +177,23 @@ def test_a_redirect_to_what_may_not_be_asked_is_refused(place: str) -> None:
     names = Names({"site.test": ["127.0.0.1"], "inner.test": ["192.168.1.1"]})
     place = place.replace("//inner.test/", "//inner.test:{port}/")
     with site(lambda asked: asked.lead_to(place.format(port=server.port))) as server:
-        code, words = refusal(fetched(fetching(server, names=names), server.url()))
+        code, words = read_refusal(fetch(make_fetcher(server, names=names), server.url()))
         assert code == "not_allowed", words
         assert server.connected == 1
 
 
 def test_a_name_that_changes_its_address_between_redirects_is_refused() -> None:
     with site(lambda asked: asked.lead_to("/again")) as server:
-        assert refusal(fetched(fetching(server, names=Turning()), server.url()))[0] == "not_allowed"
+        assert (
+            read_refusal(fetch(make_fetcher(server, names=Turning()), server.url()))[0]
+            == "not_allowed"
+        )
         assert server.connected == 1
 
 
 def test_redirects_are_given_up_that_have_no_end_or_lead_to_several_places_or_none() -> None:
     with site(lambda asked: asked.lead_to("/again")) as server:
-        code, words = refusal(fetched(fetching(server), server.url()))
+        code, words = read_refusal(fetch(make_fetcher(server), server.url()))
         assert code == "tool_error" and "redirects" in words
         assert len(server.asked) == MAX_REDIRECTS + 1
 
@@ -204,7 +207,7 @@ def test_redirects_are_given_up_that_have_no_end_or_lead_to_several_places_or_no
 
     for handle in (two, none):
         with site(handle) as server:
-            assert refusal(fetched(fetching(server), server.url()))[0] == "not_allowed"
+            assert read_refusal(fetch(make_fetcher(server), server.url()))[0] == "not_allowed"
 
 
 # --- TLS ---
@@ -215,18 +218,18 @@ def test_the_certificate_is_held_to_the_name_and_the_server_is_told_it(tmp_path:
     told: list[str | None] = []
     own.sni_callback = lambda connection, name, context: told.append(name)
     with site(HELLO, own) as server:
-        fetcher = fetching(server, context=trusting)
-        assert text(fetched(fetcher, server.url(scheme="https")))
+        fetcher = make_fetcher(server, context=trusting)
+        assert read_text(fetch(fetcher, server.url(scheme="https")))
         assert told == ["site.test"]
         names = Names({"other.test": ["127.0.0.1"]})
-        other = fetching(server, names=names, context=trusting)
-        code, words = refusal(fetched(other, server.url(host="other.test", scheme="https")))
+        other = make_fetcher(server, names=names, context=trusting)
+        code, words = read_refusal(fetch(other, server.url(host="other.test", scheme="https")))
         assert code == "tool_error" and "certificate" in words.lower()
         by_address = server.url(host="127.0.0.1", scheme="https")
-        assert "certificate" in refusal(fetched(fetcher, by_address))[1].lower()
+        assert "certificate" in read_refusal(fetch(fetcher, by_address))[1].lower()
         assert (
             "certificate"
-            in refusal(fetched(fetching(server), server.url(scheme="https")))[1].lower()
+            in read_refusal(fetch(make_fetcher(server), server.url(scheme="https")))[1].lower()
         )
         assert len(server.asked) == 1
 
@@ -238,8 +241,8 @@ def test_https_never_becomes_http(tmp_path: Path) -> None:
         asked.lead_to(f"http://site.test:{server.port}/plain")
 
     with site(handle, own) as server:
-        fetcher = fetching(server, context=trusting)
-        code, words = refusal(fetched(fetcher, server.url(scheme="https")))
+        fetcher = make_fetcher(server, context=trusting)
+        code, words = read_refusal(fetch(fetcher, server.url(scheme="https")))
         assert code == "not_allowed" and "from https to http" in words
         assert len(server.asked) == 1
 
@@ -248,11 +251,11 @@ def test_https_never_becomes_http(tmp_path: Path) -> None:
 
 
 def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    with site(says("proxy")) as proxy, site(HELLO) as server:
+    with site(make_handler("proxy")) as proxy, site(HELLO) as server:
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
         monkeypatch.setenv("NO_PROXY", "")
-        assert "Hello" in text(fetched(fetching(server), server.url()))
+        assert "Hello" in read_text(fetch(make_fetcher(server), server.url()))
         assert proxy.connected == 0
 
 
@@ -261,11 +264,11 @@ def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch
 )
 def test_an_answer_that_is_no_page_says_so(status: str) -> None:
     with site(lambda asked: asked.answer(b"", status=status)) as server:
-        result = fetched(fetching(server), server.url())
+        result = fetch(make_fetcher(server), server.url())
         if status.startswith("204"):
             assert result.sources is not None and "no text" in result.sources.note
         else:
-            assert status[:3] in refusal(result)[1] and "\x1b" not in refusal(result)[1]
+            assert status[:3] in read_refusal(result)[1] and "\x1b" not in read_refusal(result)[1]
 
 
 # --- settings and policy ---
@@ -274,8 +277,8 @@ def test_an_answer_that_is_no_page_says_so(status: str) -> None:
 def test_local_only_holds_in_the_tool_itself_too() -> None:
     with site(HELLO) as server:
         narrowed = Policy(allow=["*"]).intersect(Policy(allow=["*"], local_only=True))
-        tool, context = fetch_url(fetching(server)), ToolContext(policy=narrowed)
-        assert refusal(executed(tool, context, url=server.url()))[0] == "not_allowed"
+        tool, context = fetch_url(make_fetcher(server)), ToolContext(policy=narrowed)
+        assert read_refusal(execute_call(tool, context, url=server.url()))[0] == "not_allowed"
         assert server.connected == 0
 
 
@@ -318,8 +321,8 @@ def test_the_beginning_of_a_page_that_is_too_long_is_read_and_the_server_is_left
             asked.send(b"2710\r\n" + b"word " * 2000 + b"\r\n")
 
     with site(endless) as server:
-        result = fetched(fetching(server, max_bytes=100_000), server.url())
-        assert len(text(result)) == 100_000
+        result = fetch(make_fetcher(server, max_bytes=100_000), server.url())
+        assert len(read_text(result)) == 100_000
         assert result.sources is not None and "only its beginning" in result.sources.note
 
 
@@ -356,7 +359,7 @@ def dripping(asked: Asked) -> None:
 @pytest.mark.parametrize("handle", [silent, half])
 def test_a_silent_server_is_left(handle: Handle) -> None:
     with site(handle) as server:
-        code, words = refusal(fetched(fetching(server, idle=0.2), server.url()))
+        code, words = read_refusal(fetch(make_fetcher(server, idle=0.2), server.url()))
         assert code == "timeout" and "silent" in words
 
 
@@ -364,14 +367,14 @@ def test_a_silent_server_is_left(handle: Handle) -> None:
 @pytest.mark.parametrize("handle", [silent, half, signs_of_life, dripping])
 def test_a_fetch_ends_in_its_time_whatever_comes(handle: Handle) -> None:
     with site(handle) as server:
-        code, words = refusal(fetched(fetching(server), server.url(), seconds=0.5))
+        code, words = read_refusal(fetch(make_fetcher(server), server.url(), seconds=0.5))
         assert code == "timeout" and "0.5 s" in words
 
 
 def test_the_calls_own_time_holds_where_it_is_shorter() -> None:
     with site(dripping) as server:
-        result = executed(fetch_url(fetching(server)), timeout=EXPIRES, url=server.url())
-        assert refusal(result)[0] == "timeout"
+        result = execute_call(fetch_url(make_fetcher(server)), timeout=EXPIRES, url=server.url())
+        assert read_refusal(result)[0] == "timeout"
 
 
 @table(
@@ -393,11 +396,14 @@ def test_the_calls_own_time_holds_where_it_is_shorter() -> None:
 )
 def test_an_answer_that_is_none_is_an_error_in_words(answer: bytes) -> None:
     with site(lambda asked: asked.send(answer)) as server:
-        result = fetched(fetching(server), server.url())
-        code, words = refusal(result)
+        result = fetch(make_fetcher(server), server.url())
+        code, words = read_refusal(result)
         assert code in ("tool_error", "not_allowed") and words.isprintable()
 
 
 def test_fields_without_an_end_are_given_up() -> None:
     with site(fields_without_end) as server:
-        assert refusal(fetched(fetching(server), server.url()))[0] in ("tool_error", "timeout")
+        assert read_refusal(fetch(make_fetcher(server), server.url()))[0] in (
+            "tool_error",
+            "timeout",
+        )

@@ -17,7 +17,7 @@ from mlx_tools.plugins.command.run_command import disabled_reason, run_command
 from mlx_tools.store.roots import PathPatterns, Root, RootName, find_private_part
 from mlx_tools.tools import Registry, ToolError
 from tests.tables import table
-from tests.tools.file_calls import SECRET, done, preview, refusal, written
+from tests.tools.file_calls import SECRET, preview, run_and_read, run_and_refuse, write_files
 from tests.waiting import HANG
 
 
@@ -32,8 +32,8 @@ def folder(tmp_path: Path) -> Path:
         "repo.git/": "",
         **dict.fromkeys(private, SECRET),
     }
-    written(tmp_path, dict.fromkeys(("data-evil/a.txt", "secret.txt"), SECRET))
-    return written(tmp_path / "data", texts)
+    write_files(tmp_path, dict.fromkeys(("data-evil/a.txt", "secret.txt"), SECRET))
+    return write_files(tmp_path / "data", texts)
 
 
 @pytest.fixture
@@ -44,23 +44,23 @@ def files(folder: Path) -> Registry:
 def test_a_file_is_read_as_it_is_and_marks_of_an_encoding_are_understood(
     files: Registry, folder: Path
 ) -> None:
-    assert done(files, "read", "a.txt") == "first\nsecond\n"
-    assert done(files, "read", "sub/b.txt") == "é 😀\r\n"
-    assert done(files, "read", "./sub//./deeper/c.txt") == "c"
-    assert done(files, "read", str(folder / "sub" / "b.txt")) == "é 😀\r\n"
-    assert done(files, "read", ".git/HEAD") == "ref: x"
+    assert run_and_read(files, "read", "a.txt") == "first\nsecond\n"
+    assert run_and_read(files, "read", "sub/b.txt") == "é 😀\r\n"
+    assert run_and_read(files, "read", "./sub//./deeper/c.txt") == "c"
+    assert run_and_read(files, "read", str(folder / "sub" / "b.txt")) == "é 😀\r\n"
+    assert run_and_read(files, "read", ".git/HEAD") == "ref: x"
     for encoding in ("utf-8-sig", "utf-16"):
         (folder / "marked").write_text("é", encoding=encoding)
-        assert done(files, "read", "marked") == "é"
+        assert run_and_read(files, "read", "marked") == "é"
 
 
 def test_a_folder_is_listed_in_order_with_its_kinds(files: Registry, folder: Path) -> None:
     (folder / "link").symlink_to("a.txt")
     expected = ".env\n.git/\n.ssh/\na.txt\nempty/\nlink@\nrepo.git/\nsub/"
     for path in (".", "", "./", str(folder), f"{folder}/"):
-        assert done(files, "list", path) == expected
-    assert done(files, "list", "sub") == "b.txt\ndeeper/"
-    assert "empty" in done(files, "list", "empty")
+        assert run_and_read(files, "list", path) == expected
+    assert run_and_read(files, "list", "sub") == "b.txt\ndeeper/"
+    assert "empty" in run_and_read(files, "list", "empty")
 
 
 @pytest.mark.parametrize(
@@ -73,14 +73,14 @@ def test_a_folder_is_listed_in_order_with_its_kinds(files: Registry, folder: Pat
     ],
 )
 def test_a_mistake_is_told(files: Registry, operation: str, path: str, what: str) -> None:
-    code, message = refusal(files, operation, path)
+    code, message = run_and_refuse(files, operation, path)
     assert code == "tool_error"
     assert what in message
 
 
 def test_a_path_outside_is_not_allowed_rather_than_missing(files: Registry, folder: Path) -> None:
     for path in ("../secret.txt", f"{folder}-evil/a.txt", "/etc/passwd", "/no/such/thing"):
-        assert refusal(files, "read", path)[0] == "not_allowed"
+        assert run_and_refuse(files, "read", path)[0] == "not_allowed"
 
 
 def test_links_files_with_other_names_and_what_is_no_file_are_refused(
@@ -99,28 +99,28 @@ def test_links_files_with_other_names_and_what_is_no_file_are_refused(
         "loop": "loop",
         "loop/x": "loop",
     }.items():
-        assert refusal(files, "read", path) == (
+        assert run_and_refuse(files, "read", path) == (
             "not_allowed",
             f"{link} is a symbolic link, and links are not followed",
         )
     for path in ("dir", "sub/up"):
-        assert refusal(files, "list", path)[0] == "not_allowed"
+        assert run_and_refuse(files, "list", path)[0] == "not_allowed"
     os.link(folder.parent / "secret.txt", folder / "innocent.txt")
-    code, message = refusal(files, "read", "innocent.txt")
+    code, message = run_and_refuse(files, "read", "innocent.txt")
     assert code == "not_allowed"
     assert "hard links" in message
     os.mkfifo(folder / "pipe")
-    assert refusal(files, "read", "pipe")[0] == "not_allowed"
-    assert refusal(files, "list", "pipe")[0] == "tool_error"
-    assert "pipe" in done(files, "list", ".").split("\n")
+    assert run_and_refuse(files, "read", "pipe")[0] == "not_allowed"
+    assert run_and_refuse(files, "list", "pipe")[0] == "tool_error"
+    assert "pipe" in run_and_read(files, "list", ".").split("\n")
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="there is no /proc here")
 def test_the_kernels_files_are_refused_even_under_a_root_that_holds_them() -> None:
     files = builtin_tools(["/"])
     for path in ("/proc/self/environ", "proc/self/mem", "/dev/zero", "/sys/kernel", "dev/null"):
-        assert refusal(files, "read", path)[0] == "not_allowed"
-    assert refusal(files, "list", "/proc")[0] == "not_allowed"
+        assert run_and_refuse(files, "read", path)[0] == "not_allowed"
+    assert run_and_refuse(files, "list", "/proc")[0] == "not_allowed"
     for root in ("/proc", "/proc/self", "/dev", "/sys"):
         with pytest.raises(UsageError, match="kernel"):
             builtin_tools([root])
@@ -141,7 +141,7 @@ def test_the_kernels_files_are_refused_even_under_a_root_that_holds_them() -> No
 )
 def test_private_names_are_refused_in_any_spelling(files: Registry, path: str) -> None:
     for operation in ("read", "list"):
-        assert refusal(files, operation, path)[0] == "not_allowed"
+        assert run_and_refuse(files, operation, path)[0] == "not_allowed"
 
 
 @table(
@@ -158,23 +158,25 @@ def test_other_names_are_not(path: str) -> None:
 
 def test_a_private_folder_that_was_named_is_let_in(folder: Path) -> None:
     files = builtin_tools([str(folder / ".ssh")])
-    assert done(files, "read", "known_hosts") == SECRET
+    assert run_and_read(files, "read", "known_hosts") == SECRET
     (folder / ".ssh" / "id_rsa").write_text(SECRET)
-    assert refusal(files, "read", "id_rsa")[0] == "not_allowed"
-    assert refusal(builtin_tools([str(folder / ".git")]), "read", "config")[0] == "not_allowed"
+    assert run_and_refuse(files, "read", "id_rsa")[0] == "not_allowed"
+    assert (
+        run_and_refuse(builtin_tools([str(folder / ".git")]), "read", "config")[0] == "not_allowed"
+    )
 
 
 def test_a_large_file_and_a_large_folder_are_cut_with_a_notice(
     files: Registry, folder: Path
 ) -> None:
     (folder / "long.txt").write_text("a" * 999_999 + "é" * 10)
-    text = done(files, "read", "long.txt")
+    text = run_and_read(files, "read", "long.txt")
     assert text.startswith("a" * 999_999 + "\n[")
     assert "1000019" in text
     (folder / "exact.txt").write_text("a" * 1_000_000)
-    assert done(files, "read", "exact.txt") == "a" * 1_000_000
-    written(folder / "many", {f"{number:05}": "" for number in range(1001)})
-    lines = done(files, "list", "many").split("\n")
+    assert run_and_read(files, "read", "exact.txt") == "a" * 1_000_000
+    write_files(folder / "many", {f"{number:05}": "" for number in range(1001)})
+    lines = run_and_read(files, "list", "many").split("\n")
     assert lines[:2] == ["00000", "00001"]
     assert lines[999] == "00999"
     assert len(lines) == 1001
@@ -197,7 +199,7 @@ def test_what_is_no_text_is_told_of_with_its_kind_and_its_size(
     files: Registry, folder: Path, name: str, raw: bytes, kind: str
 ) -> None:
     (folder / name).write_bytes(raw)
-    assert done(files, "read", name) == f"[{name} is no text: {kind}, {len(raw)} bytes.]"
+    assert run_and_read(files, "read", name) == f"[{name} is no text: {kind}, {len(raw)} bytes.]"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of any bytes exist on Linux alone")
@@ -208,7 +210,7 @@ def test_no_name_breaks_a_line_of_a_list(files: Registry, folder: Path) -> None:
     (odd / "line\u2028end").touch()
     (odd / "nbsp\u202fname 😀").touch()
     os.close(os.open(os.fsencode(odd) + b"/\xff", os.O_CREAT))
-    lines = done(files, "list", "odd").split("\n")
+    lines = run_and_read(files, "list", "odd").split("\n")
     assert sorted(lines) == sorted(
         ["a\\nb\\x1b[31m", "line\\u2028end", "nbsp\u202fname 😀", "\\udcff"]
     )
@@ -222,7 +224,7 @@ def test_a_root_is_written_with_what_may_be_done_and_where(folder: Path, tree: P
     assert RootName.parse("data:ro") == RootName("data", writable=False)
     assert RootName.parse("data:rw") == RootName("data", writable=True)
     assert RootName.parse("a:b") == RootName("a:b", writable=False)
-    assert done(builtin_tools([f"{folder}:rw"]), "read", "a.txt")
+    assert run_and_read(builtin_tools([f"{folder}:rw"]), "read", "a.txt")
     named = RootName.parse(f"{tree}:rw:**/*.md:*.txt")
     assert named == RootName(str(tree), True, ("**/*.md", "*.txt"))
     assert RootName.parse(named.absolute()) == named
@@ -231,10 +233,12 @@ def test_a_root_is_written_with_what_may_be_done_and_where(folder: Path, tree: P
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """Files, two of which are Markdown, and links that lead around."""
-    top = written(
+    top = write_files(
         tmp_path / "tree", {name: name for name in ("top.md", "docs/a.md", "docs/deep/b.md")}
     )
-    written(top, dict.fromkeys(("plan.txt", "docs/key.txt", "src/c.py", "../outside.md"), SECRET))
+    write_files(
+        top, dict.fromkeys(("plan.txt", "docs/key.txt", "src/c.py", "../outside.md"), SECRET)
+    )
     (top / "docs" / "link.md").symlink_to(top / "docs" / "key.txt")
     (top / "docs" / "out.md").symlink_to(tmp_path / "outside.md")
     (top / "docs" / "src.md").symlink_to(top / "src")
@@ -259,13 +263,13 @@ def test_of_a_root_with_patterns_only_what_fits_is_listed_and_read(
     every = {str(one.relative_to(tree)) for one in tree.rglob("*") if one.is_file()}
     for name in every:
         if name in seen:
-            assert done(files, "read", name) == (tree / name).read_text()
+            assert run_and_read(files, "read", name) == (tree / name).read_text()
         else:
-            assert refusal(files, "read", name)[0] == "not_allowed"
-            assert refusal(files, "read", f"{tree}/{name}")[0] == "not_allowed"
+            assert run_and_refuse(files, "read", name)[0] == "not_allowed"
+            assert run_and_refuse(files, "read", f"{tree}/{name}")[0] == "not_allowed"
     listed, folders = set(), [""]
     for above in folders:
-        for name in done(files, "list", above or ".").split("\n"):
+        for name in run_and_read(files, "list", above or ".").split("\n"):
             folders += [above + name] if name.endswith("/") else []
             listed |= {above + name} if not name.endswith(("/", "@", "]")) else set()
     assert listed == seen
@@ -274,12 +278,12 @@ def test_of_a_root_with_patterns_only_what_fits_is_listed_and_read(
 def test_no_detour_leads_past_the_patterns(tree: Path) -> None:
     files = builtin_tools([f"{tree}:rw:docs/**/*.md"])
     for name in ("docs/link.md", "docs/out.md", "docs/src.md/c.py", "docs/src.md"):
-        assert refusal(files, "read", name)[0] == "not_allowed"
+        assert run_and_refuse(files, "read", name)[0] == "not_allowed"
     for name in ("docs/../plan.txt", "docs/deep/../key.txt", "./plan.txt", "docs//key.txt"):
-        assert refusal(files, "read", name)[0] == "not_allowed"
+        assert run_and_refuse(files, "read", name)[0] == "not_allowed"
     for name in ("docs/none.txt", "src/none.py", "none"):  # nor is it told what there is
-        assert refusal(files, "read", name)[0] == "not_allowed"
-    assert refusal(files, "list", "src")[0] == "not_allowed"
+        assert run_and_refuse(files, "read", name)[0] == "not_allowed"
+    assert run_and_refuse(files, "list", "src")[0] == "not_allowed"
 
 
 def test_writing_and_deleting_keep_to_the_patterns(tree: Path) -> None:
@@ -287,21 +291,24 @@ def test_writing_and_deleting_keep_to_the_patterns(tree: Path) -> None:
     for operation in ("write", "delete", "create"):
         for name in ("plan.txt", "new.md", "docs/new.txt", "src/new.md", "docs/x.md/y.txt"):
             content = None if operation == "delete" else "x"
-            assert refusal(files, operation, name, content)[0] == "not_allowed", (operation, name)
+            assert run_and_refuse(files, operation, name, content)[0] == "not_allowed", (
+                operation,
+                name,
+            )
             with pytest.raises(ToolError):
                 preview(files, operation, name, content)
     assert not (tree / "docs" / "x.md").exists()
     for operation in ("write", "create"):
-        done(files, operation, f"docs/{operation}.md", "x")
-    done(files, "delete", "docs/a.md")
+        run_and_read(files, operation, f"docs/{operation}.md", "x")
+    run_and_read(files, "delete", "docs/a.md")
     assert not (tree / "docs" / "a.md").exists()
 
 
 def test_another_root_may_hold_what_the_patterns_of_one_leave_out(tree: Path) -> None:
     files = builtin_tools([f"{tree}:ro:**/*.md", str(tree / "src")])
-    assert done(files, "read", "c.py") == SECRET
-    assert done(files, "read", "docs/a.md") == "docs/a.md"
-    assert refusal(files, "read", "plan.txt")[0] == "not_allowed"
+    assert run_and_read(files, "read", "c.py") == SECRET
+    assert run_and_read(files, "read", "docs/a.md") == "docs/a.md"
+    assert run_and_refuse(files, "read", "plan.txt")[0] == "not_allowed"
 
 
 def test_programs_are_not_run_where_patterns_hold(tree: Path) -> None:
@@ -329,24 +336,24 @@ def test_a_root_may_be_named_through_a_link_and_stays_the_folder_it_was(folder: 
     link.symlink_to(folder)
     files = builtin_tools([str(link)])
     for path in ("a.txt", f"{link}/a.txt", f"{folder}/a.txt"):
-        assert done(files, "read", path) == "first\nsecond\n"
+        assert run_and_read(files, "read", path) == "first\nsecond\n"
     files = builtin_tools([str(folder)])
     folder.rename(folder.parent / "moved")
     folder.symlink_to(folder.parent / "data-evil")
-    assert done(files, "read", "a.txt") == "first\nsecond\n"
+    assert run_and_read(files, "read", "a.txt") == "first\nsecond\n"
 
 
 def test_several_roots_are_searched_in_order(folder: Path) -> None:
     texts = {"a.txt": "other", "only.txt": "only", "empty": "a file here"}
-    other = written(folder.parent / "other", texts)
+    other = write_files(folder.parent / "other", texts)
     files = builtin_tools([str(folder), f"{other}:rw"])
-    assert done(files, "read", "a.txt") == "first\nsecond\n"
-    assert done(files, "read", f"{other}/a.txt") == "other"
-    assert done(files, "read", "only.txt") == "only"
-    assert done(files, "read", "empty") == "a file here"
-    assert done(files, "list", ".") == f"{folder}/\n{other}/"
-    assert refusal(files, "read", "nowhere.txt")[0] == "tool_error"
-    assert refusal(files, "list", "..")[0] == "not_allowed"
+    assert run_and_read(files, "read", "a.txt") == "first\nsecond\n"
+    assert run_and_read(files, "read", f"{other}/a.txt") == "other"
+    assert run_and_read(files, "read", "only.txt") == "only"
+    assert run_and_read(files, "read", "empty") == "a file here"
+    assert run_and_read(files, "list", ".") == f"{folder}/\n{other}/"
+    assert run_and_refuse(files, "read", "nowhere.txt")[0] == "tool_error"
+    assert run_and_refuse(files, "list", "..")[0] == "not_allowed"
 
 
 # --- what an attacker tries ---
@@ -355,7 +362,7 @@ def test_several_roots_are_searched_in_order(folder: Path) -> None:
 def test_a_link_swapped_in_while_reading_is_never_followed(folder: Path) -> None:
     """A thread puts links to the secret in the place of a file and of a folder, again and again."""
     victim, house = folder / "victim", folder / "house"
-    written(folder, dict.fromkeys(("real/f", "fake/f", "victim"), "mine"))
+    write_files(folder, dict.fromkeys(("real/f", "fake/f", "victim"), "mine"))
     (folder.parent / "data-evil" / "f").write_text(SECRET)
     stop = threading.Event()
 

@@ -21,15 +21,23 @@ from mlx_tools.toolbox.text_files import MAX_TEXT_BYTES
 from mlx_tools.tools import Registry, ToolError
 from mlx_tools.tools.context import CONTEXT, ToolContext
 from tests.tables import table
-from tests.tools.file_calls import SECRET, done, names, refusal, run, tree, written
+from tests.tools.file_calls import (
+    SECRET,
+    list_names,
+    read_tree,
+    run,
+    run_and_read,
+    run_and_refuse,
+    write_files,
+)
 
 CHANGES = (("write", "new"), ("delete", None), ("create", "new"))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    written(tmp_path, dict.fromkeys(("data-evil/a.txt", "secret.txt"), SECRET))
-    return written(tmp_path / "data", {"a.txt": "old\n", "sub/b.txt": "b"})
+    write_files(tmp_path, dict.fromkeys(("data-evil/a.txt", "secret.txt"), SECRET))
+    return write_files(tmp_path / "data", {"a.txt": "old\n", "sub/b.txt": "b"})
 
 
 @pytest.fixture
@@ -41,57 +49,59 @@ def files(folder: Path) -> Registry:
 
 
 def test_a_file_is_made_replaced_and_deleted(files: Registry, folder: Path) -> None:
-    assert done(files, "write", "new.txt", "é 😀\r\n") == "[new.txt was made, with 9 bytes.]"
+    assert (
+        run_and_read(files, "write", "new.txt", "é 😀\r\n") == "[new.txt was made, with 9 bytes.]"
+    )
     assert (folder / "new.txt").read_bytes() == "é 😀\r\n".encode()
-    assert done(files, "write", "new.txt", "") == "[new.txt was replaced, and has 0 bytes.]"
+    assert run_and_read(files, "write", "new.txt", "") == "[new.txt was replaced, and has 0 bytes.]"
     assert (folder / "new.txt").read_bytes() == b""
-    assert done(files, "delete", "new.txt") == "[new.txt was deleted.]"
-    assert names(folder) == ["a.txt", "sub"]
-    assert done(files, "write", str(folder / "sub" / "b.txt"), "c")
+    assert run_and_read(files, "delete", "new.txt") == "[new.txt was deleted.]"
+    assert list_names(folder) == ["a.txt", "sub"]
+    assert run_and_read(files, "write", str(folder / "sub" / "b.txt"), "c")
     assert (folder / "sub" / "b.txt").read_text() == "c"
     with (folder / "a.txt").open() as reader:
-        done(files, "write", "a.txt", "new")
+        run_and_read(files, "write", "a.txt", "new")
         assert reader.read() == "old\n"
     assert (folder / "a.txt").read_text() == "new"
 
 
 def test_a_new_file_gets_its_folders(files: Registry, folder: Path) -> None:
-    assert done(files, "create", "x/y/z.txt", "z") == "[x/y/z.txt was made, with 1 bytes.]"
+    assert run_and_read(files, "create", "x/y/z.txt", "z") == "[x/y/z.txt was made, with 1 bytes.]"
     assert (folder / "x" / "y" / "z.txt").read_text() == "z"
-    code, message = refusal(files, "write", "p/q.txt", "z")
+    code, message = run_and_refuse(files, "write", "p/q.txt", "z")
     assert code == "tool_error" and "create_file does" in message
     assert not (folder / "p").exists()
 
 
 def test_a_file_that_is_there_is_not_made_again(files: Registry, folder: Path) -> None:
-    before = tree(folder)
+    before = read_tree(folder)
     (folder / "dangling").symlink_to("nowhere")
     for path in ("a.txt", "sub", "./sub//b.txt", str(folder / "a.txt"), "dangling"):
-        code, message = refusal(files, "create", path, "x")
+        code, message = run_and_refuse(files, "create", path, "x")
         assert code == "tool_error" and "exists already" in message
         is_file = path not in ("sub", "dangling")  # file_access could not replace these either
         assert ("file_access can" in message) is is_file, message
     (folder / "dangling").unlink()
-    assert {k: v[-1] for k, v in tree(folder).items()} == {k: v[-1] for k, v in before.items()}
+    assert {k: v[-1] for k, v in read_tree(folder).items()} == {k: v[-1] for k, v in before.items()}
 
 
 def test_a_folder_is_not_changed_and_nobody_is_told_to_list_it(files: Registry) -> None:
     for operation in ("write", "delete"):
-        assert refusal(files, operation, "sub", "x")[1] == "sub is a folder, not a file"
+        assert run_and_refuse(files, operation, "sub", "x")[1] == "sub is a folder, not a file"
 
 
 def test_modes_are_kept_and_new_ones_follow_the_mask(files: Registry, folder: Path) -> None:
     for mode in (0o600, 0o640, 0o755, 0o666):
         (folder / "a.txt").chmod(mode)
-        done(files, "write", "a.txt", "x")
+        run_and_read(files, "write", "a.txt", "x")
         assert (folder / "a.txt").stat().st_mode & 0o7777 == mode
     (folder / "a.txt").chmod(0o4755)
-    done(files, "write", "a.txt", "x")
+    run_and_read(files, "write", "a.txt", "x")
     assert (folder / "a.txt").stat().st_mode & 0o7777 == 0o755
     old = os.umask(0o027)
     try:
-        done(files, "write", "w.txt", "x")
-        done(files, "create", "n/c.txt", "x")
+        run_and_read(files, "write", "w.txt", "x")
+        run_and_read(files, "create", "n/c.txt", "x")
     finally:
         os.umask(old)
     assert (folder / "w.txt").stat().st_mode & 0o777 == 0o640
@@ -106,16 +116,16 @@ def test_below_a_root_that_is_only_read_nothing_is_written_or_deleted(folder: Pa
     other = folder.parent / "other"
     other.mkdir()
     files = builtin_tools([str(folder), f"{other}:rw"])
-    before = tree(folder)
+    before = read_tree(folder)
     for path in ("a.txt", str(folder / "a.txt"), "sub/b.txt", f"{folder}/sub/new.txt"):
         for operation in ("write", "delete") if "new" not in path else ("write",):
-            code, message = refusal(files, operation, path, "x")
+            code, message = run_and_refuse(files, operation, path, "x")
             assert code == "not_allowed" and ":rw" in message
-    assert tree(folder) == before
-    done(files, "write", "new.txt", "x")
+    assert read_tree(folder) == before
+    run_and_read(files, "write", "new.txt", "x")
     assert (other / "new.txt").read_text() == "x"
-    done(files, "delete", "new.txt")
-    assert names(other) == []
+    run_and_read(files, "delete", "new.txt")
+    assert list_names(other) == []
 
 
 def test_where_no_root_is_writable_a_model_is_not_shown_that_it_could_write(folder: Path) -> None:
@@ -125,10 +135,10 @@ def test_where_no_root_is_writable_a_model_is_not_shown_that_it_could_write(fold
     assert "content" not in spec.parameters["properties"]
     assert spec.possible_effects == {"read"}
     for operation in ("write", "delete"):
-        code, message = refusal(files, operation, "a.txt", "x")
+        code, message = run_and_refuse(files, operation, "a.txt", "x")
         assert code == "not_allowed" and ":rw" in message
         assert spec.mutates({"operation": operation})
-    assert refusal(files, "", "a.txt")[0] == "not_allowed"
+    assert run_and_refuse(files, "", "a.txt")[0] == "not_allowed"
     assert (folder / "a.txt").read_text() == "old\n"
 
 
@@ -149,12 +159,12 @@ def test_where_a_root_is_writable_the_schema_says_what_is_needed(files: Registry
         arguments = {"operation": operation, "path": "a.txt", **more}
         made = asyncio.run(call_tool(files, policy, "file_access", arguments))
         assert (made.decision is not None) == valid
-    assert refusal(files, "write", "a.txt")[0] == "invalid_arguments"
-    assert refusal(files, "create", "z.txt")[0] == "invalid_arguments"
+    assert run_and_refuse(files, "write", "a.txt")[0] == "invalid_arguments"
+    assert run_and_refuse(files, "create", "z.txt")[0] == "invalid_arguments"
 
 
 def test_a_new_file_may_lie_below_either_kind_of_root(folder: Path) -> None:
-    done(builtin_tools([str(folder)]), "create", "c/d.txt", "x")
+    run_and_read(builtin_tools([str(folder)]), "create", "c/d.txt", "x")
     assert (folder / "c" / "d.txt").read_text() == "x"
     other = folder.parent / "other"
     (other / "both").mkdir(parents=True)
@@ -166,25 +176,25 @@ def test_a_new_file_may_lie_below_either_kind_of_root(folder: Path) -> None:
         ("new/x.txt", other),
         (f"{folder}/abs.txt", folder),
     ):
-        text = done(files, "create", path, "x")
+        text = run_and_read(files, "create", path, "x")
         made = where / path
         assert made.read_text() == "x", path
         assert "was made" in text
-    assert refusal(files, "create", "a.txt", "x")[0] == "tool_error"
+    assert run_and_refuse(files, "create", "a.txt", "x")[0] == "tool_error"
 
 
 def test_the_innermost_root_decides(folder: Path) -> None:
     outer_only = builtin_tools([f"{folder}:rw", str(folder / "sub")])
     for path in ("sub/b.txt", str(folder / "sub" / "b.txt"), "b.txt"):
-        assert refusal(outer_only, "write", path, "x")[0] == "not_allowed"
-        assert refusal(outer_only, "delete", path)[0] == "not_allowed"
-    done(outer_only, "write", "a.txt", "x")
+        assert run_and_refuse(outer_only, "write", path, "x")[0] == "not_allowed"
+        assert run_and_refuse(outer_only, "delete", path)[0] == "not_allowed"
+    run_and_read(outer_only, "write", "a.txt", "x")
     inner_only = builtin_tools([str(folder), f"{folder}/sub:rw"])
-    assert refusal(inner_only, "write", "a.txt", "x")[0] == "not_allowed"
+    assert run_and_refuse(inner_only, "write", "a.txt", "x")[0] == "not_allowed"
     for path in ("sub/b.txt", str(folder / "sub" / "b.txt"), "b.txt"):
-        done(inner_only, "write", path, "x")
+        run_and_read(inner_only, "write", path, "x")
     twice = builtin_tools([str(folder), f"{folder}:rw"])
-    assert refusal(twice, "write", "a.txt", "y")[0] == "not_allowed"
+    assert run_and_refuse(twice, "write", "a.txt", "y")[0] == "not_allowed"
 
 
 # --- what they refuse ---
@@ -198,10 +208,10 @@ def test_links_are_neither_followed_nor_replaced(
     (folder / "in").symlink_to("a.txt")
     (folder / "gone").symlink_to(folder.parent / "gone.txt")
     (folder / "dir").symlink_to(folder.parent)
-    before = tree(folder.parent)
+    before = read_tree(folder.parent)
     for path in ("out", "in", "gone", "dir/secret.txt", "dir/new.txt", "dir/data/a.txt"):
-        refusal(files, operation, path, content)
-    assert tree(folder.parent) == before
+        run_and_refuse(files, operation, path, content)
+    assert read_tree(folder.parent) == before
 
 
 def test_a_file_that_another_may_write_is_not_marked_read_only(
@@ -211,10 +221,10 @@ def test_a_file_that_another_may_write_is_not_marked_read_only(
     path = folder / "a.txt"
     path.chmod(0o464)
     if os.access(path, os.W_OK):
-        done(files, "write", "a.txt", "new")
+        run_and_read(files, "write", "a.txt", "new")
         assert path.read_text() == "new"
     else:
-        assert refusal(files, "write", "a.txt", "new")[0] == "not_allowed"
+        assert run_and_refuse(files, "write", "a.txt", "new")[0] == "not_allowed"
 
 
 def test_what_is_no_file_of_its_own_is_left_alone(files: Registry, folder: Path) -> None:
@@ -222,17 +232,20 @@ def test_what_is_no_file_of_its_own_is_left_alone(files: Registry, folder: Path)
     os.link(folder.parent / "secret.txt", folder / "hard.txt")
     (folder / "locked.txt").write_text("x")
     (folder / "locked.txt").chmod(0o444)
-    before = tree(folder.parent)
+    before = read_tree(folder.parent)
     for path, code in (
         *(("pipe", "not_allowed"), ("hard.txt", "not_allowed"), ("locked.txt", "not_allowed")),
         *(("sub", "tool_error"), (".", "tool_error"), ("", "tool_error"), ("a.txt/", "tool_error")),
         *(("sub/.", "tool_error"), ("a.txt/x", "tool_error")),
     ):
-        assert refusal(files, "write", path, "x")[0] == code
-        assert refusal(files, "delete", path)[0] == code
-        assert refusal(files, "create", path, "x")[0] in (code, "tool_error")
-    assert refusal(files, "delete", "nothing.txt") == ("tool_error", "there is no nothing.txt")
-    assert tree(folder.parent) == before
+        assert run_and_refuse(files, "write", path, "x")[0] == code
+        assert run_and_refuse(files, "delete", path)[0] == code
+        assert run_and_refuse(files, "create", path, "x")[0] in (code, "tool_error")
+    assert run_and_refuse(files, "delete", "nothing.txt") == (
+        "tool_error",
+        "there is no nothing.txt",
+    )
+    assert read_tree(folder.parent) == before
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="there is no /proc here")
@@ -240,7 +253,7 @@ def test_the_kernels_files_are_not_written() -> None:
     files = builtin_tools(["/:rw"])
     for path in ("/proc/self/comm", "proc/sys/kernel/hostname", "/dev/null", "/sys/x", "dev/x/y"):
         for operation, content in CHANGES:
-            assert refusal(files, operation, path, content)[0] == "not_allowed"
+            assert run_and_refuse(files, operation, path, content)[0] == "not_allowed"
 
 
 @table(
@@ -260,11 +273,11 @@ def test_the_kernels_files_are_not_written() -> None:
 def test_private_names_are_not_changed_in_any_spelling(
     files: Registry, folder: Path, path: str
 ) -> None:
-    before = tree(folder)
+    before = read_tree(folder)
     for spelling in {path, *(unicodedata.normalize(f, path) for f in ("NFD", "NFKC"))}:
         for operation, content in CHANGES:
-            assert refusal(files, operation, spelling, content)[0] == "not_allowed"
-    assert tree(folder) == before
+            assert run_and_refuse(files, operation, spelling, content)[0] == "not_allowed"
+    assert read_tree(folder) == before
 
 
 def test_what_decides_what_runs_may_be_read_and_not_changed() -> None:
@@ -277,14 +290,14 @@ def test_what_decides_what_runs_may_be_read_and_not_changed() -> None:
 
 def test_no_folder_is_made_a_repository(files: Registry, folder: Path) -> None:
     """Git runs what the ``config`` of any folder names that has a ``HEAD``, whatever its name."""
-    done(files, "create", "one/HEAD", "ref: refs/heads/main\n")
+    run_and_read(files, "create", "one/HEAD", "ref: refs/heads/main\n")
     for path in ("one/config", "one/CONFIG", "one/hooks/post-checkout", "one/config.worktree"):
-        assert refusal(files, "create", path, "x")[0] == "not_allowed"
-        assert refusal(files, "write", path, "x")[0] == "not_allowed"
-    done(files, "create", "two/config", "[core]\n")
-    done(files, "create", "three/hooks/update", "#!/bin/sh\n")
+        assert run_and_refuse(files, "create", path, "x")[0] == "not_allowed"
+        assert run_and_refuse(files, "write", path, "x")[0] == "not_allowed"
+    run_and_read(files, "create", "two/config", "[core]\n")
+    run_and_read(files, "create", "three/hooks/update", "#!/bin/sh\n")
     for path in ("two/HEAD", "three/HEAD", "two/head"):
-        assert refusal(files, "create", path, "x")[0] == "not_allowed"
+        assert run_and_refuse(files, "create", path, "x")[0] == "not_allowed"
 
 
 @pytest.mark.parametrize(
@@ -299,41 +312,43 @@ def test_no_folder_is_made_a_repository(files: Registry, folder: Path) -> None:
 def test_names_that_mean_something_else_are_not_made(
     files: Registry, folder: Path, path: str
 ) -> None:
-    before = tree(folder.parent)
+    before = read_tree(folder.parent)
     path = path.replace("{root}", str(folder))
     for operation in ("write", "create"):
-        refusal(files, operation, path, "x")
-    assert tree(folder.parent).keys() == before.keys()
+        run_and_refuse(files, operation, path, "x")
+    assert read_tree(folder.parent).keys() == before.keys()
 
 
 def test_a_chain_of_new_folders_is_bounded_and_leaves_none_behind(
     files: Registry, folder: Path
 ) -> None:
-    before = sorted(tree(folder))
-    assert refusal(files, "create", "d/" * (MAX_NEW_FOLDERS + 1) + "x", "x")[0] == "not_allowed"
+    before = sorted(read_tree(folder))
+    assert (
+        run_and_refuse(files, "create", "d/" * (MAX_NEW_FOLDERS + 1) + "x", "x")[0] == "not_allowed"
+    )
     (folder / "real").mkdir()
-    refusal(files, "create", "real/p/q/" + "x" * 300, "x")
+    run_and_refuse(files, "create", "real/p/q/" + "x" * 300, "x")
     (folder / "real").rmdir()
-    assert sorted(tree(folder)) == before
-    done(files, "create", "d/" * MAX_NEW_FOLDERS + "x", "x")
+    assert sorted(read_tree(folder)) == before
+    run_and_read(files, "create", "d/" * MAX_NEW_FOLDERS + "x", "x")
 
 
 @pytest.mark.parametrize("operation", ["write", "create"])
 def test_only_what_can_be_read_back_is_written(
     files: Registry, folder: Path, operation: str
 ) -> None:
-    before = tree(folder)
+    before = read_tree(folder)
     for text in ("\ud800", "a\udfff", "a\0b", "\ufeffa"):
-        code, message = refusal(files, operation, "n.txt", text)
+        code, message = run_and_refuse(files, operation, "n.txt", text)
         assert code == "invalid_arguments" and "content holds" in message
     assert (
-        refusal(files, operation, "n.txt", "é" * (MAX_TEXT_BYTES // 2 + 1))[0]
+        run_and_refuse(files, operation, "n.txt", "é" * (MAX_TEXT_BYTES // 2 + 1))[0]
         == "payload_too_large"
     )
-    assert tree(folder) == before
+    assert read_tree(folder) == before
     largest = "x" * MAX_TEXT_BYTES
-    done(files, operation, "n.txt", largest)
-    assert done(files, "read", "n.txt") == largest
+    run_and_read(files, operation, "n.txt", largest)
+    assert run_and_read(files, "read", "n.txt") == largest
 
 
 def test_a_group_that_cannot_be_kept_takes_no_rights_along(tmp_path: Path) -> None:
@@ -372,11 +387,11 @@ def test_a_folder_that_cannot_be_written_to_is_told(folder: Path) -> None:
     (folder / "sub").chmod(0o555)
     try:
         for operation, path in (("write", "sub/b.txt"), ("write", "sub/n"), ("create", "sub/n/m")):
-            assert refusal(files, operation, path, "x")[0] == "not_allowed"
-        assert refusal(files, "delete", "sub/b.txt")[0] == "not_allowed"
+            assert run_and_refuse(files, operation, path, "x")[0] == "not_allowed"
+        assert run_and_refuse(files, "delete", "sub/b.txt")[0] == "not_allowed"
     finally:
         (folder / "sub").chmod(0o755)
-    assert sorted(tree(folder)) == [".", "a.txt", "sub", "sub/b.txt"]
+    assert sorted(read_tree(folder)) == [".", "a.txt", "sub", "sub/b.txt"]
 
 
 # --- when ---
@@ -392,7 +407,7 @@ def test_a_new_file_replaces_none_that_is_there_already(folder: Path) -> None:
     ):
         write_file(place, b"new", new=True, expected=None)
     assert (folder / "a.txt").read_text() == "old\n"
-    assert names(folder) == ["a.txt", "sub"]
+    assert list_names(folder) == ["a.txt", "sub"]
     root.close()
 
 
@@ -410,15 +425,15 @@ def test_where_there_are_no_hard_links_a_new_file_still_replaces_none(folder: Pa
     with open_place(root, ["n.txt"], {}) as place:
         link_new(place, "written", no_link)
     assert (folder / "n.txt").read_text() == "new"
-    assert names(folder) == ["a.txt", "n.txt", "sub"]
+    assert list_names(folder) == ["a.txt", "n.txt", "sub"]
     with open_place(root, ["m.txt"], {}) as place, pytest.raises(FileNotFoundError):
         link_new(place, "gone", no_link)
-    assert names(folder) == ["a.txt", "n.txt", "sub"]
+    assert list_names(folder) == ["a.txt", "n.txt", "sub"]
     root.close()
 
 
 def test_a_call_that_nobody_waits_for_changes_nothing(files: Registry, folder: Path) -> None:
-    before = tree(folder)
+    before = read_tree(folder)
     context = ToolContext()
     context.cancelled = True
     token = CONTEXT.set(context)
@@ -434,7 +449,7 @@ def test_a_call_that_nobody_waits_for_changes_nothing(files: Registry, folder: P
                 tool.blocking(arguments)  # type: ignore[attr-defined]
     finally:
         CONTEXT.reset(token)
-    assert {k: v[-1] for k, v in tree(folder).items()} == {k: v[-1] for k, v in before.items()}
+    assert {k: v[-1] for k, v in read_tree(folder).items()} == {k: v[-1] for k, v in before.items()}
 
 
 def test_calls_at_the_same_time_leave_one_whole_content(files: Registry, folder: Path) -> None:
@@ -447,8 +462,8 @@ def test_calls_at_the_same_time_leave_one_whole_content(files: Registry, folder:
     assert (folder / "a.txt").read_text() in texts
     assert sum(result.error is None for result in made) == 1
     assert (folder / "q" / "one.txt").read_text() in texts
-    assert names(folder) == ["a.txt", "q", "sub"]
-    assert names(folder / "q") == ["one.txt"]
+    assert list_names(folder) == ["a.txt", "q", "sub"]
+    assert list_names(folder / "q") == ["one.txt"]
 
 
 # --- descriptors ---
@@ -456,8 +471,8 @@ def test_calls_at_the_same_time_leave_one_whole_content(files: Registry, folder:
 
 def test_no_descriptor_is_left_open(files: Registry, folder: Path) -> None:
     (folder / "link").symlink_to("a.txt")
-    before = len(names(Path("/dev/fd")))
+    before = len(list_names(Path("/dev/fd")))
     for path in ("a.txt", "sub/x/y/z", "link", "link/x", ".env", "..", "sub", "a.txt/x", "n" * 300):
         for operation, content in (*CHANGES, ("read", None), ("list", None)):
             run(files, operation, path, content)
-    assert len(names(Path("/dev/fd"))) <= before
+    assert len(list_names(Path("/dev/fd"))) <= before

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from mlx_tools import builtin_tools
 from mlx_tools.toolbox.text_diff import MAX_DIFF_CHARS, NOT_COMPARED, unified_diff
 from mlx_tools.tools import Preview, Registry, ToolError
-from tests.tools.file_calls import done, preview, refusal, tree, written
+from tests.tools.file_calls import preview, read_tree, run_and_read, run_and_refuse, write_files
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return written(tmp_path / "data", {"sub/": "", "a.txt": "one\ntwo\nthree\n"})
+    return write_files(tmp_path / "data", {"sub/": "", "a.txt": "one\ntwo\nthree\n"})
 
 
 @pytest.fixture
@@ -108,18 +108,18 @@ def test_with_several_roots_it_is_told_where(folder: Path) -> None:
     for operation in ("write", "create"):
         told = shown(files, operation, "n.txt", "x")
         assert f"+++ {folder}/sub/n.txt\n" in told.text
-        assert str(folder / "sub" / "n.txt") in done(files, operation, "n.txt", "x")
+        assert str(folder / "sub" / "n.txt") in run_and_read(files, operation, "n.txt", "x")
         (folder / "sub" / "n.txt").unlink()
 
 
 def test_telling_changes_nothing(files: Registry, folder: Path) -> None:
-    before = tree(folder)
+    before = read_tree(folder)
     shown(files, "write", "a.txt", "x")
     shown(files, "write", "n.txt", "x")
     shown(files, "delete", "a.txt")
     shown(files, "create", "p/q/r.txt", "x")
     assert preview(files, "read", "a.txt") is None and preview(files, "list", ".") is None
-    assert tree(folder) == before
+    assert read_tree(folder) == before
 
 
 def test_what_could_only_fail_is_told_as_the_error(files: Registry, folder: Path) -> None:
@@ -132,7 +132,10 @@ def test_what_could_only_fail_is_told_as_the_error(files: Registry, folder: Path
     ):
         with pytest.raises(ToolError) as caught:
             preview(files, operation, path, content)
-        assert refusal(files, operation, path, content) == (caught.value.code, str(caught.value))
+        assert run_and_refuse(files, operation, path, content) == (
+            caught.value.code,
+            str(caught.value),
+        )
 
 
 # --- the diff itself ---
@@ -241,8 +244,8 @@ def test_what_was_approved_is_done_while_it_holds(files: Registry, folder: Path)
         ("delete", "a.txt", None),
     ):
         told = shown(files, operation, path, content)
-        done(files, operation, path, content, expected=told.state)
-    assert sorted(tree(folder)) == [".", "n.txt", "p", "p/q.txt", "sub"]
+        run_and_read(files, operation, path, content, expected=told.state)
+    assert sorted(read_tree(folder)) == [".", "n.txt", "p", "p/q.txt", "sub"]
 
 
 @pytest.mark.parametrize("change", ["other content", "longer", "", None])
@@ -254,11 +257,13 @@ def test_a_file_that_changed_or_appeared_since_is_left_alone(
         (folder / "a.txt").unlink()
         if change is not None:
             (folder / "a.txt").write_text(change)
-        before = tree(folder)
-        code, message = refusal(files, operation, "a.txt", content, expected=told.state)
+        before = read_tree(folder)
+        code, message = run_and_refuse(files, operation, "a.txt", content, expected=told.state)
         if change is not None or operation == "write":
             assert code == "not_allowed" and "has changed since it was approved" in message
-        assert {k: v[-1] for k, v in tree(folder).items()} == {k: v[-1] for k, v in before.items()}
+        assert {k: v[-1] for k, v in read_tree(folder).items()} == {
+            k: v[-1] for k, v in before.items()
+        }
         (folder / "a.txt").write_text("one\n")
 
 
@@ -266,6 +271,6 @@ def test_a_file_that_appeared_since_is_left_alone(files: Registry, folder: Path)
     for operation in ("write", "create"):
         told = shown(files, operation, "n.txt", "new")
         (folder / "n.txt").write_text("somebody else's")
-        refusal(files, operation, "n.txt", "new", expected=told.state)
+        run_and_refuse(files, operation, "n.txt", "new", expected=told.state)
         assert (folder / "n.txt").read_text() == "somebody else's"
         (folder / "n.txt").unlink()

@@ -13,13 +13,13 @@ from mlx_tools import builtin_tools
 from mlx_tools.toolbox.tree_walk import MAX_DEPTH
 from mlx_tools.tools import Tool, ToolContext
 from mlx_tools.tools.context import CONTEXT
-from tests.tools.file_calls import SECRET, executed, written
+from tests.tools.file_calls import SECRET, execute_call, write_files
 
 
 def call(folder: Path, **arguments: Any) -> str:
     """The result, or the error's message."""
     context = ToolContext(shown_chars=arguments.pop("shown_chars", None))
-    result = executed(builtin_tools([str(folder)]).get("file_access"), context, **arguments)
+    result = execute_call(builtin_tools([str(folder)]).get("file_access"), context, **arguments)
     return result.content if result.error is None and result.content else str(result.error)
 
 
@@ -33,7 +33,7 @@ def listed(folder: Path, pattern: str, path: str = ".") -> list[str]:
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_lines_are_read_by_their_numbers(tmp_path: Path, end: str) -> None:
-    written(tmp_path, {"f": "".join(f"line {number}{end}" for number in range(1, 101))})
+    write_files(tmp_path, {"f": "".join(f"line {number}{end}" for number in range(1, 101))})
     assert read(tmp_path, "f", from_line=61, lines=2) == (
         f"line 61{end}line 62{end}[Lines 61 to 62 of 100 are shown. To read on: from_line 63.]"
     )
@@ -46,14 +46,14 @@ def test_lines_are_read_by_their_numbers(tmp_path: Path, end: str) -> None:
 
 
 def test_the_last_line_needs_no_end(tmp_path: Path) -> None:
-    written(tmp_path, {"f": "a\nb", "old": "a\rb\rc"})
+    write_files(tmp_path, {"f": "a\nb", "old": "a\rb\rc"})
     assert read(tmp_path, "f", from_line=2) == "b\n[Lines 2 to 2 of 2 are shown, the last ones.]"
     assert read(tmp_path, "old", from_line=2, lines=1).startswith("b\r[Lines 2 to 2 of 3")
 
 
 def test_a_long_text_is_shown_to_a_line_and_can_be_read_on(tmp_path: Path) -> None:
     text = "".join(f"{number:04} {'x' * 40}\n" for number in range(1, 2001))
-    written(tmp_path, {"f": text})
+    write_files(tmp_path, {"f": text})
     pieces, start = "", 1
     while True:
         shown = read(tmp_path, "f", shown_chars=4000, **({"from_line": start} if start > 1 else {}))
@@ -67,13 +67,13 @@ def test_a_long_text_is_shown_to_a_line_and_can_be_read_on(tmp_path: Path) -> No
 
 
 def test_a_text_that_fits_is_shown_as_it_is(tmp_path: Path) -> None:
-    written(tmp_path, {"f": "a\nb\n", "long": "x" * 9000})
+    write_files(tmp_path, {"f": "a\nb\n", "long": "x" * 9000})
     assert read(tmp_path, "f", shown_chars=4000) == "a\nb\n"
     assert read(tmp_path, "long", shown_chars=4000) == "x" * 9000  # read_artifact reads on in it
 
 
 def test_lines_far_down_in_a_large_file_are_read(tmp_path: Path) -> None:
-    written(tmp_path, {"f": "".join(f"line {number}\n" for number in range(1, 200_001))})
+    write_files(tmp_path, {"f": "".join(f"line {number}\n" for number in range(1, 200_001))})
     assert read(tmp_path, "f", from_line=150_000, lines=1).startswith("line 150000\n")
     assert "of 200000" in read(tmp_path, "f", shown_chars=4000)
 
@@ -108,7 +108,7 @@ TREE = {
 
 
 def test_a_pattern_lists_what_fits_in_all_folders_with_sizes(tmp_path: Path) -> None:
-    written(tmp_path, TREE)
+    write_files(tmp_path, TREE)
     (tmp_path / "link.py").symlink_to("a.py")
     left_out = (
         "[Left out, since .gitignore names them: node_modules/. To list one, give it as path.]"
@@ -128,7 +128,7 @@ def test_a_pattern_lists_what_fits_in_all_folders_with_sizes(tmp_path: Path) -> 
 
 
 def test_a_list_has_a_thousand_entries_at_most(tmp_path: Path) -> None:
-    written(tmp_path, {f"d{number % 7}/{number:04}.txt": "" for number in range(1100)})
+    write_files(tmp_path, {f"d{number % 7}/{number:04}.txt": "" for number in range(1100)})
     lines = listed(tmp_path, "**/*.txt")
     assert len(lines) == 1001 and "1000" in lines[-1]
     assert lines[:1000] == sorted(lines[:1000])

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from mlx_tools import builtin_tools
 from mlx_tools.tools import Registry, Tool, ToolError
 from tests.suites import naughty_strings
-from tests.tools.file_calls import names, quick_folder
+from tests.tools.file_calls import list_names, make_fast_folder
 
 FIXTURE = [HealthCheck.function_scoped_fixture]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    with quick_folder(tmp_path) as made:
+    with make_fast_folder(tmp_path) as made:
         yield made
 
 
@@ -66,7 +66,7 @@ def is_kept(folder: Path, text: str) -> bool:
             assert (folder / path).read_bytes() == text.encode()
             allowed.add(True)
     (kept,) = allowed
-    assert names(folder) == (["a.txt", "b.txt"] if kept else ["a.txt"])
+    assert list_names(folder) == (["a.txt", "b.txt"] if kept else ["a.txt"])
     (folder / "b.txt").unlink(missing_ok=True)
     return kept
 
@@ -98,4 +98,4 @@ def test_naughty_strings_as_names_make_that_file_or_are_refused(folder: Path) ->
         called(files, "delete", name)
         assert not new.exists()
     assert made > 300
-    assert names(folder) == ["data"]
+    assert list_names(folder) == ["data"]

@@ -12,7 +12,7 @@ from mlx_tools import builtin_tools
 from mlx_tools.plugins.basics.format_xml import MAX_DEPTH, format_document, format_xml
 from mlx_tools.tools import Tool, ToolResult
 from tests.tables import table
-from tests.tools.file_calls import executed
+from tests.tools.file_calls import execute_call
 
 MOST = 100_000
 """Characters that a result of `SHORT` may have."""
@@ -20,7 +20,7 @@ SHORT = format_xml(MOST)
 
 
 def formatted(text: str, tool: Tool | None = None) -> ToolResult:
-    return executed(tool or builtin_tools().get("format_xml"), content=text)
+    return execute_call(tool or builtin_tools().get("format_xml"), content=text)
 
 
 def fault(text: str, tool: Tool | None = None) -> str:

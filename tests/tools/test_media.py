@@ -12,7 +12,7 @@ import pytest
 from mlx_tools import Controller, Policy, builtin_tools
 from mlx_tools.testing import ScriptedBackend
 from tests.forked import forks
-from tests.tools.file_calls import written
+from tests.tools.file_calls import write_files
 
 PACKAGES = {
     "mlx_vlm/__init__.py": """
@@ -48,18 +48,20 @@ HEARING = {"model_type": "whisper"}
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A folder with the packages, the models, ffmpeg, and a folder of files."""
-    written(tmp_path / "packages", PACKAGES)
+    write_files(tmp_path / "packages", PACKAGES)
     cached(tmp_path, "see", SEEING, "model.safetensors")
     cached(tmp_path, "hear", HEARING, "weights.npz")
-    written(tmp_path / "bin", {"ffmpeg": FFMPEG})
+    write_files(tmp_path / "bin", {"ffmpeg": FFMPEG})
     (tmp_path / "bin" / "ffmpeg").chmod(0o755)
-    written(tmp_path / "files", {name: name for name in ("photo", "broken", "memo", "playlist")})
+    write_files(
+        tmp_path / "files", {name: name for name in ("photo", "broken", "memo", "playlist")}
+    )
     return tmp_path
 
 
 def cached(home: Path, name: str, config: dict[str, Any], weights: str) -> None:
     snapshot = home / "hub" / f"models--someone--{name}" / "snapshots" / "1"
-    written(snapshot, {"config.json": json.dumps(config), weights: ""})
+    write_files(snapshot, {"config.json": json.dumps(config), weights: ""})
 
 
 def tools(home: Path, *arguments: str) -> tuple[int, str, str]:

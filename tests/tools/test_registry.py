@@ -21,7 +21,7 @@ from mlx_tools.plugins.schedule.task_tool import Jobs
 from mlx_tools.policy import Policy
 from mlx_tools.tools import Registry, Tool, ToolOffer, find_entry_points, tool
 from mlx_tools.tools.tool import make_preview, with_plugin
-from tests.schedule.kept_jobs import jobs_in
+from tests.schedule.kept_jobs import open_job_store
 from tests.tables import table
 
 
@@ -135,7 +135,7 @@ def test_the_built_in_tools_without_a_folder() -> None:
 
 
 def test_the_built_in_tools_with_a_folder(tmp_path: Path) -> None:
-    store = jobs_in(tmp_path / "schedule.sqlite")
+    store = open_job_store(tmp_path / "schedule.sqlite")
     registry = builtin_tools([f"{tmp_path}:rw"], notes=tmp_path / "notes", jobs=Jobs(store=store))
     late = {"run_command", *EXTRA, *KNOWLEDGE}  # where there is no sandbox, or not the extra
     assert set(EVERY) - late <= set(registry.specs())

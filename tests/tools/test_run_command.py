@@ -22,25 +22,32 @@ from mlx_tools.tools import Tool, ToolContext, ToolError, ToolLike, execute
 from mlx_tools.tools.context import CONTEXT
 from tests.processes import processes
 from tests.tables import table
-from tests.tools.file_calls import executed, written
-from tests.tools.sandboxed import called, needs_bwrap, needs_sandbox, printed, refusal, tool
+from tests.tools.file_calls import execute_call, write_files
+from tests.tools.sandboxed import (
+    make_tool,
+    needs_bwrap,
+    needs_sandbox,
+    read_output,
+    read_refusal,
+    run_program,
+)
 from tests.waiting import EXPIRES, HANG, until, wait_until
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     texts = {"a.py": "one\n", "b.py": "two\ntwo\n", "sub/c.py": "three\n"}
-    return written(tmp_path / "root", texts)
+    return write_files(tmp_path / "root", texts)
 
 
 @pytest.fixture
 def free(folder: Path) -> ToolLike:
     """With an interpreter, which can try anything."""
-    return tool(folder, commands=["python3", "sh", "env"])
+    return make_tool(folder, commands=["python3", "sh", "env"])
 
 
 def python(callee: ToolLike, code: str, *, timeout: float = HANG) -> str:
-    result = called(callee, "python3", "-c", code, timeout=timeout)
+    result = run_program(callee, "python3", "-c", code, timeout=timeout)
     return result.content if result.content is not None else str(result.error)
 
 
@@ -60,7 +67,7 @@ def no_sandbox() -> Sandbox:
 def test_without_a_sandbox_or_a_root_nothing_runs_and_the_reason_is_told(folder: Path) -> None:
     root = Root(RootName(str(folder)))
     callee = run_command([root], find=no_sandbox)
-    assert refusal(callee, "cat", "a.py") == (
+    assert read_refusal(callee, "cat", "a.py") == (
         "disabled",
         "there is no sandbox: the tests took it away",
     )
@@ -90,36 +97,43 @@ def test_every_call_is_asked_about_and_a_dry_run_runs_none() -> None:
 
 @needs_sandbox
 def test_patterns_are_expanded_without_a_shell_in_every_root(folder: Path, tmp_path: Path) -> None:
-    callee = tool(folder)
-    assert printed(callee, "wc", "-l", "*.py").split() == ["1", "a.py", "2", "b.py", "3", "total"]
-    assert printed(callee, "ls", "**/*.py").split() == ["a.py", "b.py", "sub/c.py"]
-    code, message = refusal(callee, "cat", "*.txt")
+    callee = make_tool(folder)
+    assert read_output(callee, "wc", "-l", "*.py").split() == [
+        "1",
+        "a.py",
+        "2",
+        "b.py",
+        "3",
+        "total",
+    ]
+    assert read_output(callee, "ls", "**/*.py").split() == ["a.py", "b.py", "sub/c.py"]
+    code, message = read_refusal(callee, "cat", "*.txt")
     assert (code, "no file matches" in message) == ("tool_error", True)
-    callee = tool(written(folder, {"-n": "dash\n", "--version": "two dashes\n"}))
-    assert printed(callee, "cat", "--", "-n") == "dash"
-    assert printed(callee, "head", "-n1", "--", "--v*").endswith("two dashes")
-    assert "two dashes\ndash\n" in str(called(callee, "cat", "*").content)
-    other = written(tmp_path / "other", {"d.py": "four\n"})
-    callee = tool(folder, other)
-    assert printed(callee, "cat", "a.py", "d.py", f"{other}/d.py") == "one\nfour\nfour"
+    callee = make_tool(write_files(folder, {"-n": "dash\n", "--version": "two dashes\n"}))
+    assert read_output(callee, "cat", "--", "-n") == "dash"
+    assert read_output(callee, "head", "-n1", "--", "--v*").endswith("two dashes")
+    assert "two dashes\ndash\n" in str(run_program(callee, "cat", "*").content)
+    other = write_files(tmp_path / "other", {"d.py": "four\n"})
+    callee = make_tool(folder, other)
+    assert read_output(callee, "cat", "a.py", "d.py", f"{other}/d.py") == "one\nfour\nfour"
 
 
 @needs_bwrap
 def test_joined_letters_of_options_are_read_as_gnus_programs_read_them(folder: Path) -> None:
-    callee = tool(written(folder, {"--version": "two dashes\n"}))
-    assert printed(callee, "head", "-qn1", "-v", "--", "--v*").endswith("two dashes")
+    callee = make_tool(write_files(folder, {"--version": "two dashes\n"}))
+    assert read_output(callee, "head", "-qn1", "-v", "--", "--v*").endswith("two dashes")
 
 
 @needs_sandbox
 def test_what_is_printed_is_told_after_the_exit_code_errors_apart_and_bytes_in_words(
     folder: Path, free: ToolLike
 ) -> None:
-    result = called(tool(folder), "cat", "a.py", "missing.py")
+    result = run_program(make_tool(folder), "cat", "a.py", "missing.py")
     assert result.content is not None
     first, out, mark, err = result.content.split("\n")
     assert (first, out, mark) == ("[exit code 1]", "one", "[standard error]")
     assert "missing.py" in err
-    result = called(tool(folder), "grep", "nothing", "a.py")
+    result = run_program(make_tool(folder), "grep", "nothing", "a.py")
     assert result.content == "[exit code 1]\n[It printed nothing.]"
     assert "[4 bytes that are no text]" in python(
         free, "import os; os.write(1, bytes([0, 1, 2, 255]))"
@@ -132,7 +146,7 @@ def test_what_is_printed_is_told_after_the_exit_code_errors_apart_and_bytes_in_w
 def test_a_program_is_the_systems_or_not_installed(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, message = refusal(tool(folder, commands=["no-such-program"]), "no-such-program")
+    code, message = read_refusal(make_tool(folder, commands=["no-such-program"]), "no-such-program")
     assert code == "tool_error"
     assert "no-such-program is not installed" in message
     for place in (tmp_path / "bin", folder):
@@ -140,7 +154,7 @@ def test_a_program_is_the_systems_or_not_installed(
         (place / "cat").write_text("#!/bin/sh\necho shadowed\n")
         (place / "cat").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{folder}:{os.environ['PATH']}")
-    assert printed(tool(folder), "cat", "a.py") == "one"
+    assert read_output(make_tool(folder), "cat", "a.py") == "one"
 
 
 @needs_sandbox
@@ -150,23 +164,23 @@ def test_the_environment_holds_nothing_of_ours(
     for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", "BASH_ENV", "ENV", "PYTHONPATH", "GIT_DIR"):
         monkeypatch.setenv(name, str(folder / "no-such-file"))
     monkeypatch.setenv("API_KEY", "a-key-of-ours")
-    names = {line.partition("=")[0] for line in printed(free, "env").splitlines()}
+    names = {line.partition("=")[0] for line in read_output(free, "env").splitlines()}
     set_by_the_system = {"LC_CTYPE", "__CF_USER_TEXT_ENCODING"} if sys.platform == "darwin" else ()
     assert names <= {"PATH", "LC_ALL", "HOME", "TERM", "TMPDIR", "PWD", *set_by_the_system}
 
 
 @needs_sandbox
 def test_preview_shows_the_words_that_run_and_the_call_keeps_to_them(folder: Path) -> None:
-    callee = tool(folder)
+    callee = make_tool(folder)
     assert isinstance(callee, Tool)
     call = {"program": "wc", "arguments": ["-l", "*.py"]}
     preview = callee.preview(call)
     assert preview is not None
     assert preview.text == "/usr/bin/wc -l -- a.py b.py"
     approved = ToolContext(expected=preview.state)
-    assert executed(callee, approved, **call).error is None
+    assert execute_call(callee, approved, **call).error is None
     (folder / "d.py").write_text("")
-    assert "have changed since the approval" in str(executed(callee, approved, **call).error)
+    assert "have changed since the approval" in str(execute_call(callee, approved, **call).error)
 
 
 # --- what a program finds there ---
@@ -179,9 +193,9 @@ def test_nothing_outside_the_roots_can_be_read(
     secret = tmp_path / "secret.txt"
     secret.write_text("told-to-nobody")
     (folder / "link").symlink_to(secret)
-    assert refusal(free, "cat", str(secret))[0] == "not_allowed"
+    assert read_refusal(free, "cat", str(secret))[0] == "not_allowed"
     assert "told-to-nobody" not in python(free, f"print(open({str(secret)!r}).read())")
-    assert "told-to-nobody" not in str(called(free, "cat", "link"))
+    assert "told-to-nobody" not in str(run_program(free, "cat", "link"))
 
 
 @needs_bwrap
@@ -190,19 +204,19 @@ def test_what_is_outside_the_roots_is_not_there(
 ) -> None:
     (tmp_path / "secret.txt").write_text("told-to-nobody")
     (folder / "link").symlink_to(tmp_path / "secret.txt")
-    assert "No such file" in str(called(free, "cat", "link").content)
+    assert "No such file" in str(run_program(free, "cat", "link").content)
     listed = python(free, "import os; print(sorted(os.listdir('/')), os.listdir('/tmp'))")
     assert not {"home", "root", "var", "run", "srv"} & set(re.findall(r"'(\w+)'", listed))
 
 
 @needs_sandbox
 def test_private_names_are_hidden_below_a_root(folder: Path, free: ToolLike) -> None:
-    written(folder, dict.fromkeys((".env", "sub/.ssh/id"), "a-private-token"))
+    write_files(folder, dict.fromkeys((".env", "sub/.ssh/id"), "a-private-token"))
     (folder / "alias").symlink_to(".env")
     for result in (
-        called(free, "grep", "-r", "private-token"),
-        called(free, "cat", "alias"),
-        called(free, "sh", "-c", "cat .env sub/.ssh/id; grep -r token ."),
+        run_program(free, "grep", "-r", "private-token"),
+        run_program(free, "cat", "alias"),
+        run_program(free, "sh", "-c", "cat .env sub/.ssh/id; grep -r token ."),
     ):
         assert "a-private-token" not in str(result)
 
@@ -210,9 +224,9 @@ def test_private_names_are_hidden_below_a_root(folder: Path, free: ToolLike) -> 
 @needs_sandbox
 def test_a_root_is_written_to_only_where_it_is_rw_and_the_program_was_added(folder: Path) -> None:
     code = "open('made', 'w').write('x')"
-    assert "[exit code 0]" not in python(tool(folder, commands=["python3"]), code)
+    assert "[exit code 0]" not in python(make_tool(folder, commands=["python3"]), code)
     assert not (folder / "made").exists()
-    writing = tool(f"{folder}:rw", commands=["python3"])
+    writing = make_tool(f"{folder}:rw", commands=["python3"])
     assert "[exit code 0]" in python(writing, code)
     assert (folder / "made").read_text() == "x"
 
@@ -220,7 +234,7 @@ def test_a_root_is_written_to_only_where_it_is_rw_and_the_program_was_added(fold
 @needs_sandbox
 def test_a_repository_is_not_written_to_even_below_a_rw_root(folder: Path) -> None:
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
-    writing = tool(f"{folder}:rw", commands=["sh"])
+    writing = make_tool(f"{folder}:rw", commands=["sh"])
     for command in (
         "echo x > .git/hooks/post-commit",
         "echo x >> .git/config",
@@ -228,7 +242,9 @@ def test_a_repository_is_not_written_to_even_below_a_rw_root(folder: Path) -> No
         "rm -rf .git",
         "mv .git/config .git/c",
     ):
-        assert "[exit code 0]" not in str(called(writing, "sh", "-c", command).content), command
+        assert "[exit code 0]" not in str(run_program(writing, "sh", "-c", command).content), (
+            command
+        )
     assert (folder / ".git" / "config").read_text().startswith("[core]")
     assert not (folder / ".git" / "hooks" / "post-commit").exists()
 
@@ -263,7 +279,7 @@ def test_a_program_sees_no_file_process_or_namespace_of_ours(folder: Path, free:
     assert "'' ['0', '1', '2', '3']" in told
     code = "import os; print([p for p in os.listdir('/proc') if p.isdecimal()])"
     assert len(python(free, code).split(",")) < 5
-    assert "[exit code 0]" not in str(called(free, "sh", "-c", "unshare -Ur true").content)
+    assert "[exit code 0]" not in str(run_program(free, "sh", "-c", "unshare -Ur true").content)
 
 
 # --- how it ends it ---
@@ -312,13 +328,13 @@ def ends(mark: str) -> bool:
 )
 def test_nothing_is_left_running(free: ToolLike, code: str, tmp_path: Path) -> None:
     mark = f"mark-{tmp_path.name}-{os.getpid()}"
-    called(free, "python3", "-c", f"# {mark}\n{code}", timeout=5)
+    run_program(free, "python3", "-c", f"# {mark}\n{code}", timeout=5)
     assert ends(mark)
 
 
 @needs_sandbox
 def test_too_long_is_a_timeout(free: ToolLike) -> None:
-    result = called(free, "sh", "-c", "while :; do :; done", timeout=EXPIRES)
+    result = run_program(free, "sh", "-c", "while :; do :; done", timeout=EXPIRES)
     assert result.error is not None and result.error.code == "timeout"
 
 
@@ -378,7 +394,7 @@ def test_the_error_of_a_program_that_was_ended_shows_the_end_of_its_output(
     class Cancelled(ToolContext):
         cancelled = property(lambda self: begun.exists(), lambda self, value: None)
 
-    callee = tool(f"{folder}:rw", commands=["sh"])
+    callee = make_tool(f"{folder}:rw", commands=["sh"])
     assert isinstance(callee, Tool)
     token = CONTEXT.set(Cancelled(timeout=HANG))
     try:
@@ -405,7 +421,7 @@ for _ in range(1500):
     except OSError:
         break
 time.sleep(30)"""
-    result = called(free, "python3", "-c", code, timeout=20)
+    result = run_program(free, "python3", "-c", code, timeout=20)
     assert result.error is not None
     assert result.error.code in ("tool_error", "timeout")
 
@@ -420,8 +436,8 @@ def test_memory_and_file_sizes_have_a_limit(free: ToolLike) -> None:
 
 @needs_sandbox
 def test_a_root_that_was_replaced_is_not_seen(folder: Path, tmp_path: Path) -> None:
-    callee = tool(folder)
+    callee = make_tool(folder)
     folder.rename(tmp_path / "moved")
     (tmp_path / "elsewhere").mkdir()
     folder.symlink_to(tmp_path / "elsewhere")
-    assert refusal(callee, "ls")[0] == "not_allowed"
+    assert read_refusal(callee, "ls")[0] == "not_allowed"

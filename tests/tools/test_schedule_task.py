@@ -17,8 +17,8 @@ from mlx_tools.plugins.schedule.task_tool import Jobs, schedule_task
 from mlx_tools.policy import Policy, decide
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import ToolContext, ToolResult, make_preview
-from tests.schedule.kept_jobs import file_of, jobs_in
-from tests.tools.file_calls import executed
+from tests.schedule.kept_jobs import find_job_file, open_job_store
+from tests.tools.file_calls import execute_call
 
 START = datetime(2026, 3, 4, 23, 30, tzinfo=UTC)
 POLICY = Policy(allow=["schedule_task", "clock"], deny=["notes_*"])
@@ -29,7 +29,7 @@ class Desk:
 
     def __init__(self, path: Path) -> None:
         self.now = START
-        self.store = jobs_in(path, b"secret", lambda: self.now)
+        self.store = open_job_store(path, b"secret", lambda: self.now)
         jobs = Jobs(
             store=self.store,
             zone=lambda: "Europe/Berlin",
@@ -47,7 +47,7 @@ class Desk:
 
     def call(self, when: str, expected: str | None = None) -> ToolResult:
         context = ToolContext(policy=POLICY, expected=expected, session="s-1")
-        return executed(self.tool, context, task="Count.", when=when)
+        return execute_call(self.tool, context, task="Count.", when=when)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_what_is_shown_before_approval_is_the_task_and_its_times(desk: Desk) -> 
     assert [line for line in shown.text.split("\n") if line.startswith("due: ")] == [
         f"due: 2026-03-{day:02} 08:30:00 (Europe/Berlin)" for day in (5, 6, 9)
     ]
-    assert not file_of(desk.store).exists()
+    assert not find_job_file(desk.store).exists()
 
 
 def test_what_is_shown_says_what_the_job_may_do(desk: Desk) -> None:
@@ -130,7 +130,7 @@ def test_a_time_that_means_the_same_is_what_was_approved(desk: Desk, when: str) 
 
 
 def test_without_a_place_for_jobs_it_can_only_fail() -> None:
-    result = executed(schedule_task(None), task="x", when="@daily")
+    result = execute_call(schedule_task(None), task="x", when="@daily")
     assert result.error is not None and "no place for jobs" in result.error.message
 
 
@@ -140,7 +140,7 @@ def test_a_job_carries_nothing_out_that_its_session_read(desk: Desk, said: Any) 
     policy = Policy(allow=["*"], network_after_read=said)
     task = "Fetch https://site.example/?q=what-was-read"
     for one in (policy, Policy(allow=["*"]).intersect(policy), Policy(allow=["*"])):
-        made = executed(desk.tool, ToolContext(policy=one), task=task, when="in 2 hours")
+        made = execute_call(desk.tool, ToolContext(policy=one), task=task, when="in 2 hours")
         assert made.error is None
     fetch = ToolSpec("fetch_url", effects=frozenset(("read", "network")))
     rules = [

@@ -22,7 +22,7 @@ from mlx_tools.toolbox.tree_walk import MAX_DEPTH
 from mlx_tools.tools import ToolContext
 from mlx_tools.tools.context import CONTEXT
 from tests.tables import table
-from tests.tools.file_calls import SECRET, executed, names, written
+from tests.tools.file_calls import SECRET, execute_call, list_names, write_files
 
 TEXTS = {
     "a.txt": "one flour\ntwo\r\nthree Flour\n",
@@ -34,21 +34,23 @@ TEXTS = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    written(tmp_path, {"outside.txt": "flour"})
-    return written(tmp_path / "data", TEXTS)
+    write_files(tmp_path, {"outside.txt": "flour"})
+    return write_files(tmp_path / "data", TEXTS)
 
 
 def search(folder: Path | list[str], pattern: str, **more: Any) -> list[str]:
     """The lines of the result."""
     roots = folder if isinstance(folder, list) else [str(folder)]
     context = ToolContext(shown_chars=more.pop("shown_chars", None))
-    result = executed(builtin_tools(roots).get("search_files"), context, pattern=pattern, **more)
+    result = execute_call(
+        builtin_tools(roots).get("search_files"), context, pattern=pattern, **more
+    )
     assert result.error is None, result.error
     return (result.content or "").split("\n")
 
 
 def refused(folder: Path, pattern: str, **more: Any) -> str:
-    result = executed(builtin_tools([str(folder)]).get("search_files"), pattern=pattern, **more)
+    result = execute_call(builtin_tools([str(folder)]).get("search_files"), pattern=pattern, **more)
     assert result.error is not None, result.content
     return result.error.message
 
@@ -91,21 +93,21 @@ def test_path_and_glob_narrow_the_search(folder: Path, options: Any, paths: set[
 
 
 def test_lines_of_a_text_without_other_line_ends_end_at_carriage_returns(folder: Path) -> None:
-    written(folder, {"mac": "one\rneedle\rtwo needle", "mixed": "a\rneedle\n"})
+    write_files(folder, {"mac": "one\rneedle\rtwo needle", "mixed": "a\rneedle\n"})
     assert search(folder, "needle") == [
         *("mac:2: needle", "mac:3: two needle", "mixed:1: a\rneedle"),
     ]
 
 
 def test_several_roots_are_searched_with_whole_paths(folder: Path, tmp_path: Path) -> None:
-    written(tmp_path / "other", {"x.txt": "flour"})
+    write_files(tmp_path / "other", {"x.txt": "flour"})
     lines = search([f"{folder}/sub", f"{tmp_path}/other"], "flour")
     assert lines[-1] == f"{tmp_path}/other/x.txt:1: flour"
     assert lines[0].startswith(f"{folder}/sub/b.py:3")
 
 
 def test_what_is_no_regular_expression_is_searched_as_it_is(folder: Path) -> None:
-    written(folder, {"code.c": "f(x) {\n  a[0]++;\n"})
+    write_files(folder, {"code.c": "f(x) {\n  a[0]++;\n"})
     for pattern, found in (("f(x) {", "code.c:1: f(x) {"), ("a[0]++;(", ""), ("(?=f)", "")):
         lines = search(folder, pattern)
         assert "no regular expression" in lines[-1]
@@ -117,8 +119,8 @@ def test_what_gitignore_names_is_left_out(folder: Path) -> None:
     rules = "*.log\n!keep.log\n/build/\nnode_modules\ndocs/*.tmp\n# a comment\n\\#x\n"
     ignored = ("x.log", "build/a", "sub/node_modules/a", "docs/a.tmp", "#x", "sub/own/b.txt")
     seen = ("keep.log", "sub/build/a", "docs/sub/a.tmp", "comment", "sub/own/c.txt", "b.txt")
-    written(folder, {".gitignore": rules, "sub/own/.gitignore": "b.txt\n!*.log\n"})
-    written(folder, dict.fromkeys((*ignored, *seen, "sub/own/d.log"), "needle"))
+    write_files(folder, {".gitignore": rules, "sub/own/.gitignore": "b.txt\n!*.log\n"})
+    write_files(folder, dict.fromkeys((*ignored, *seen, "sub/own/d.log"), "needle"))
     found = {line.partition(":")[0] for line in search(folder, "needle")}
     assert found == {*seen, "sub/own/d.log"}
     assert search(folder, "needle", path="build") == ["build/a:1: needle"]
@@ -127,9 +129,9 @@ def test_what_gitignore_names_is_left_out(folder: Path) -> None:
 
 def test_private_names_and_what_is_no_text_are_left_out(folder: Path) -> None:
     private = (".env", ".ssh/config", "id_rsa", ".git/HEAD", "x.git/config", ".netrc", "a.pem")
-    written(folder, dict.fromkeys(private, "needle " + SECRET))
-    written(folder, {"image.png": b"needle\0", "wide.txt": "needle é".encode("utf-16")})
-    written(folder, {"latin.txt": b"needle \xe9\n", "mark.txt": b"\xef\xbb\xbfneedle\n"})
+    write_files(folder, dict.fromkeys(private, "needle " + SECRET))
+    write_files(folder, {"image.png": b"needle\0", "wide.txt": "needle é".encode("utf-16")})
+    write_files(folder, {"latin.txt": b"needle \xe9\n", "mark.txt": b"\xef\xbb\xbfneedle\n"})
     (folder / "link.txt").symlink_to(folder.parent / "outside.txt")
     (folder / "loop").symlink_to(folder)
     os.mkfifo(folder / "pipe")
@@ -145,7 +147,9 @@ def test_private_names_and_what_is_no_text_are_left_out(folder: Path) -> None:
 
 
 def test_results_are_bounded_and_say_so(folder: Path) -> None:
-    written(folder, {"many.txt": "needle\n" * 1000, "long.txt": "x" * 5000 + "needle" + "y" * 5000})
+    write_files(
+        folder, {"many.txt": "needle\n" * 1000, "long.txt": "x" * 5000 + "needle" + "y" * 5000}
+    )
     lines = search(folder, "needle")
     assert len(lines) == MAX_RESULTS + 1 and "first 200" in lines[-1]
     assert all(len(line) <= 400 for line in lines)
@@ -157,7 +161,7 @@ def test_results_are_bounded_and_say_so(folder: Path) -> None:
 def test_a_search_that_takes_too_long_gives_what_it_has(folder: Path) -> None:
     times = iter(range(0, 1000, 7))
     tool = search_files([Root(RootName(str(folder)))], lambda: float(next(times)))
-    result = executed(tool, pattern="flour")
+    result = execute_call(tool, pattern="flour")
     assert result.content and "The time was over" in result.content
 
 
@@ -167,7 +171,7 @@ def test_a_search_that_takes_too_long_gives_what_it_has(folder: Path) -> None:
 def test_a_search_ends_in_the_time_of_its_call_and_once_nobody_waits(
     folder: Path, cancelled: bool, timeout: float | None, late: bool
 ) -> None:
-    written(folder, {f"{number}.txt": "flour\n" for number in range(20)})
+    write_files(folder, {f"{number}.txt": "flour\n" for number in range(20)})
     times = iter(range(1000))
     tool = search_files([Root(RootName(str(folder)))], lambda: next(times) / 4)
     context = ToolContext(timeout=timeout)
@@ -181,10 +185,10 @@ def test_a_search_ends_in_the_time_of_its_call_and_once_nobody_waits(
 
 
 def test_a_large_folder_of_files_that_are_not_wanted_is_left_in_time(folder: Path) -> None:
-    written(folder, {f"flat/{number}.txt": "" for number in range(300)})
+    write_files(folder, {f"flat/{number}.txt": "" for number in range(300)})
     times = iter((0.0, *[100.0] * 10))
     tool = search_files([Root(RootName(str(folder / "flat")))], lambda: next(times))
-    result = executed(tool, pattern="flour", glob="*.none")
+    result = execute_call(tool, pattern="flour", glob="*.none")
     assert result.content is not None and "The time was over after 0 files" in result.content
 
 
@@ -196,7 +200,7 @@ def test_a_folder_that_lies_too_deep_is_told_of(folder: Path) -> None:
 
 
 def test_a_name_that_breaks_the_line_is_escaped(folder: Path) -> None:
-    written(folder, {"a\nb.txt:1: flour": "needle"})
+    write_files(folder, {"a\nb.txt:1: flour": "needle"})
     (line,) = search(folder, "needle")
     assert line.startswith("a\\nb.txt")
 
@@ -227,7 +231,7 @@ def test_a_costly_pattern_gives_up_within_a_text() -> None:
 
 def test_a_search_says_of_how_many_files_only_a_part_was_searched(folder: Path) -> None:
     late_nul, late_match = "text\n" * 20_000 + "\0needle", "\n" * 5_300_000 + "needle"
-    written(folder, {"line": "a" * 3_000 + "needle", "nul": late_nul, "image": "\0needle"})
+    write_files(folder, {"line": "a" * 3_000 + "needle", "nul": late_nul, "image": "\0needle"})
     (folder / "utf-16").write_bytes(late_match.encode("utf-16"))
     said = search(folder, "needle")
     assert len(said) == 2 and said[0].startswith("line:1: …a")
@@ -240,7 +244,7 @@ def test_a_search_says_of_how_many_files_only_a_part_was_searched(folder: Path) 
 def test_numbers_are_right_in_large_files(folder: Path) -> None:
     lines = [f"line {number} {'x' * (number % 50)}" for number in range(100_000)]
     lines[77_777] += " é needle"
-    written(
+    write_files(
         folder, {"large.txt": "\r\n".join(lines) + "\n", "one.txt": "a" * 3_000_000 + "\nneedle"}
     )
     *found, partial = search(folder, "needle$")
@@ -272,14 +276,14 @@ def test_the_lines_are_those_that_python_finds(lines: list[str], end: str, patte
 def test_hostile_patterns_take_linear_time(folder: Path, pattern: str) -> None:
     chance = random.Random(1)
     binary = "".join(chance.choice("01") for _ in range(20_000))
-    written(folder, {"a": "a" * 300_000, "b": binary, "c": "x\n" * 50_000})
+    write_files(folder, {"a": "a" * 300_000, "b": binary, "c": "x\n" * 50_000})
     assert search(folder, pattern)
 
 
 def test_hostile_ignore_files_take_linear_time(folder: Path) -> None:
     rules = [f"*{'a*' * count}b" for count in range(60)] + ["[" * 50, "**/" * 200 + "x", "\ud800?"]
     content = "\n".join(rules).encode("utf-8", "replace")
-    written(folder, {".gitignore": content, "a" * 200: "needle"})
+    write_files(folder, {".gitignore": content, "a" * 200: "needle"})
     assert search(folder, "needle")[0].endswith(":1: needle")
 
 
@@ -293,7 +297,7 @@ def test_ignore_rules_of_inner_folders_overrule_outer_ones() -> None:
 @pytest.mark.heavy
 def test_a_link_swapped_in_while_searching_is_never_followed(folder: Path) -> None:
     """A thread puts a link to the secret in the place of a file, again and again."""
-    written(folder.parent, {"outside.txt": SECRET})
+    write_files(folder.parent, {"outside.txt": SECRET})
     victim, stop = folder / "victim.txt", threading.Event()
 
     def swap() -> None:
@@ -315,7 +319,7 @@ def test_a_link_swapped_in_while_searching_is_never_followed(folder: Path) -> No
 
 def test_no_descriptor_is_left_open(folder: Path) -> None:
     files = builtin_tools([str(folder)])
-    before = len(names(Path("/dev/fd")))
+    before = len(list_names(Path("/dev/fd")))
     for pattern, path in (("flour", "."), ("x", "none"), ("o", "a.txt"), ("x", ".ssh")):
-        executed(files.get("search_files"), pattern=pattern, path=path)
-    assert len(names(Path("/dev/fd"))) <= before
+        execute_call(files.get("search_files"), pattern=pattern, path=path)
+    assert len(list_names(Path("/dev/fd"))) <= before

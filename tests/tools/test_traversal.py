@@ -16,7 +16,7 @@ import pytest
 
 from mlx_tools import builtin_tools
 from mlx_tools.tools import Tool, ToolError
-from tests.tools.file_calls import SECRET, quick_folder, tree, written
+from tests.tools.file_calls import SECRET, make_fast_folder, read_tree, write_files
 
 TARGETS = ("secret.txt", "data-evil/a.txt", "etc/passwd", "new-outside.txt")
 DOTS = (
@@ -36,9 +36,9 @@ LINKS = ("out", "dir", "up", "loop", "root", "self", "sub/deep", "fd")
 def hostile_tree(base: Path) -> Path:
     """A root called ``data`` below ``base``, in which every kind of trap is set, and secrets beside
     it. Returns the root."""
-    root = written(base / "data", {"a.txt": "inside", "sub/b.txt": "inside", "sub/inner/": ""})
+    root = write_files(base / "data", {"a.txt": "inside", "sub/b.txt": "inside", "sub/inner/": ""})
     secrets = ("secret.txt", "data-evil/a.txt", "etc/passwd", "DATA2/a.txt", "data.d/a.txt")
-    written(base, dict.fromkeys((*secrets, "data.txt"), SECRET))
+    write_files(base, dict.fromkeys((*secrets, "data.txt"), SECRET))
     os.mkfifo(base / "pipe")
     for name, target in {
         "out": base / "secret.txt",
@@ -115,13 +115,13 @@ OPERATIONS = ("read", "list", "write", "delete", "create")
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    with quick_folder(tmp_path) as folder:
+    with make_fast_folder(tmp_path) as folder:
         yield folder
 
 
 def outside(root: Path) -> object:
     """All that is beside the root, checked by content, mode, number and time."""
-    found = tree(root.parent)
+    found = read_tree(root.parent)
     return {
         name: state
         for name, state in found.items()

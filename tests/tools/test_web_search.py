@@ -27,8 +27,8 @@ from mlx_tools.testing import ScriptedBackend
 from mlx_tools.toolbox import Problem
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed
 from mlx_tools.tools import ToolError, ToolResult
-from tests.tools.file_calls import executed
-from tests.tools.web_server import Handle, says, site
+from tests.tools.file_calls import execute_call
+from tests.tools.web_server import Handle, make_handler, site
 
 HITS = [
     {"url": "https://a.org/x", "title": "First", "text": "one two"},
@@ -46,7 +46,7 @@ def giving(hits: Iterable[Mapping[str, Any]], asked: list[Any] | None = None) ->
 
 
 def called(search: Search, **arguments: Any) -> ToolResult:
-    return executed(web_search(search), query="q", **arguments)
+    return execute_call(web_search(search), query="q", **arguments)
 
 
 def test_what_is_found_are_sources_that_an_answer_can_cite() -> None:
@@ -223,10 +223,10 @@ FOUND = json.dumps(
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (says(FOUND, "application/json"), ["https://a.org/x A one"]),
-        (says('{"results": 3}', "application/json"), "does not answer in JSON"),
-        (says("<html>", "text/html"), "does not answer in JSON"),
-        (says("[" * 100_000), "does not answer in JSON"),
+        (make_handler(FOUND, "application/json"), ["https://a.org/x A one"]),
+        (make_handler('{"results": 3}', "application/json"), "does not answer in JSON"),
+        (make_handler("<html>", "text/html"), "does not answer in JSON"),
+        (make_handler("[" * 100_000), "does not answer in JSON"),
         (lambda asked: asked.answer("", status="403 Forbidden"), "add json to search.formats"),
         (lambda asked: asked.answer("", status="500 Oh"), "answered 500"),
         (lambda asked: asked.answer("x" * 6_000_000), "too long"),
@@ -241,7 +241,7 @@ def test_ones_own_searxng_is_asked_in_place_of_the_engines(
         address = f"http://127.0.0.1:{server.port}"
         tool = make_search(address)
         assert tool.disabled_reason is None or tool.disabled_reason() is None
-        result = executed(tool, query="tea & time")
+        result = execute_call(tool, query="tea & time")
         assert [asked.path for asked in server.asked] == ["/search?q=tea+%26+time&format=json"]
     if isinstance(said, list):
         assert result.sources is not None
@@ -252,10 +252,10 @@ def test_ones_own_searxng_is_asked_in_place_of_the_engines(
 
 def test_a_searxng_may_find_pages_of_the_local_hosts_that_were_named_and_of_no_others() -> None:
     urls = ["http://wiki.lan:8080/a", "http://wiki.lan:81/b", "http://nas.lan/c", "https://a.org/"]
-    with site(says(json.dumps({"results": [{"url": url} for url in urls]}))) as server:
+    with site(make_handler(json.dumps({"results": [{"url": url} for url in urls]}))) as server:
         address = f"http://127.0.0.1:{server.port}"
         for hosts, places in (([], urls[3:]), (["wiki.lan:8080"], [urls[0], urls[3]])):
             registry = builtin_tools(local_hosts=hosts, searxng=address)
-            result = executed(registry.get("web_search"), query="q")
+            result = execute_call(registry.get("web_search"), query="q")
             assert result.sources is not None
             assert [source.location for source in result.sources.items] == places

@@ -17,7 +17,7 @@ from mlx_tools.toolbox.urls import Address
 from mlx_tools.toolbox.web_fetch import Fetcher
 from mlx_tools.tools import ToolResult
 from tests.backends.loopback import Connection, Server
-from tests.tools.file_calls import executed
+from tests.tools.file_calls import execute_call
 from tests.waiting import HANG
 
 HTML = "text/html; charset=utf-8"
@@ -87,8 +87,8 @@ def site(handle: Handle, context: ssl.SSLContext | None = None) -> Iterator[Site
         made.server.stop()
 
 
-def says(body: bytes | str, kind: str = HTML) -> Handle:
-    """Answers with this."""
+def make_handler(body: bytes | str, kind: str = HTML) -> Handle:
+    """Return a handler that answers with a body."""
     return lambda asked: asked.answer(body, kind)
 
 
@@ -106,21 +106,21 @@ class Names:
         return self.table[host]
 
 
-def is_own(address: Address) -> bool:
-    """Only 127.0.0.1 may be asked here."""
+def is_allowed(address: Address) -> bool:
+    """Return whether an address is 127.0.0.1, the only one that tests may use."""
     return str(address) == "127.0.0.1"
 
 
-def fetching(
+def make_fetcher(
     server: Site,
     *,
     names: Names | None = None,
-    may_ask: Callable[[Address], bool] = is_own,
+    may_ask: Callable[[Address], bool] = is_allowed,
     max_bytes: int = 3_000_000,
     idle: float = HANG,
     context: ssl.SSLContext | None = None,
 ) -> Fetcher:
-    """A fetcher that may ask this server alone."""
+    """Return a fetcher that may only use this server."""
     return Fetcher(
         ports=frozenset((server.port,)),
         may_ask=may_ask,
@@ -131,20 +131,20 @@ def fetching(
     )
 
 
-def fetched(fetcher: Fetcher | None, url: str, seconds: float = HANG) -> ToolResult:
-    """The tool's result for a URL."""
-    return executed(fetch_url(fetcher, seconds), timeout=2 * HANG, url=url)
+def fetch(fetcher: Fetcher | None, url: str, seconds: float = HANG) -> ToolResult:
+    """Return the tool's result for a URL."""
+    return execute_call(fetch_url(fetcher, seconds), timeout=2 * HANG, url=url)
 
 
-def text(result: ToolResult) -> str:
-    """The text of what was fetched."""
+def read_text(result: ToolResult) -> str:
+    """Return the text of a fetched page."""
     assert result.error is None, result.error
     assert result.sources is not None
     return result.sources.items[0].text
 
 
-def refusal(result: ToolResult) -> tuple[str, str]:
-    """Code and words of what was not fetched."""
+def read_refusal(result: ToolResult) -> tuple[str, str]:
+    """Return the code and the message of a refused fetch."""
     assert result.error is not None, result.content
     return result.error.code, result.error.message
 

@@ -26,7 +26,7 @@ from mlx_tools.transcript.sources import (
     find_citations,
     render_sources,
 )
-from tests.controller.sessions import answered, records_of
+from tests.controller.sessions import read_records, require_answer
 from tests.tables import table
 
 GIVEN = {n: NumberedSource(n, f"Title {n}", f"docs/{n}.md") for n in range(1, 7)}
@@ -50,7 +50,7 @@ def look(query: str) -> Sources:
 
 
 def run(*lines: str, tools: Any = (look,), **rest: Any) -> Answered:
-    return answered(Controller(ScriptedBackend(*lines), tools, ALL, **rest).run_sync("Go"))
+    return require_answer(Controller(ScriptedBackend(*lines), tools, ALL, **rest).run_sync("Go"))
 
 
 def test_numbers_go_on_over_questions_and_an_earlier_source_can_be_cited() -> None:
@@ -79,7 +79,7 @@ def test_text_of_a_source_forges_no_number() -> None:
     backend = ScriptedBackend(
         call("x"), answer("Go to [7], [5] and [6].", 8, "https://evil.example")
     )
-    outcome = answered(Controller(backend, [hostile], ALL).run_sync("Go"))
+    outcome = require_answer(Controller(backend, [hostile], ALL).run_sync("Go"))
     assert outcome.sources == ()
     line = backend.prompts[1].split('"type":"tool_observation"')[-1]
     shown = json.loads('"' + re.findall(r'"content":"((?:[^"\\]|\\.)*)"', line)[0] + '"')
@@ -132,7 +132,7 @@ def test_a_run_within_a_call_cites_by_name_so_that_its_numbers_mean_nothing_else
     lines = (call("tea"), ask, call("milk"), answer("It is cold [2]."), answer("Tea [2], milk."))
     backend = ScriptedBackend(*lines)
     policy = Policy(allow=["look", "research"])
-    outcome = answered(Controller(backend, [look, research], policy).run_sync("Go"))
+    outcome = require_answer(Controller(backend, [look, research], policy).run_sync("Go"))
     assert "It is cold (milk 2, docs/milk-2.md)." in backend.prompts[-1]
     assert [one.title for one in outcome.sources] == ["tea 2"]
 
@@ -153,11 +153,11 @@ def test_long_sources_are_cut_evenly_kept_whole_and_can_be_read_on(tmp_path: Pat
 
     backend = ScriptedBackend(call("x"), answer("[1] [2] [3]"))
     controller = Controller(backend, [long], ALL, store=TranscriptStore(tmp_path))
-    outcome = answered(controller.run_sync("Go"))
+    outcome = require_answer(controller.run_sync("Go"))
     assert [s.n for s in outcome.sources] == [1, 2, 3]
     (report,) = outcome.calls
     assert report.artifact is not None
-    (record,) = (r for r in records_of(outcome) if type(r) is ObservationRecord)
+    (record,) = (r for r in read_records(outcome) if type(r) is ObservationRecord)
     content = record.content or ""
     assert 3000 < len(content) <= Limits().observation_chars
     assert "\n[2] B (b)\n> short\n[3] C (c)\n> xxx" in content
@@ -176,7 +176,7 @@ def test_a_secret_in_a_source_reaches_neither_the_model_nor_the_outcome() -> Non
         return Source(f"key {secret}", f"https://x.example/?t={secret}", f"it is {secret}")
 
     backend = ScriptedBackend(call("x"), answer("[1]"))
-    outcome = answered(Controller(backend, [leaky], ALL).run_sync("Go"))
+    outcome = require_answer(Controller(backend, [leaky], ALL).run_sync("Go"))
     assert len(outcome.sources) == 1
     assert secret not in json.dumps(outcome.to_json()) + backend.prompts[1]
 
