@@ -57,11 +57,11 @@ HEAVY = {
     *("mlx", "mlx_lm"),
     *("numpy", "pydantic", "rich", "starlette", "tokenizers", "transformers", "typer", "uvicorn"),
 }
-MODULES = house.modules()
+MODULES = house.find_modules()
 
 
 def nodes(name: str) -> tuple[ast.AST, ...]:
-    return house.nodes(MODULES[name])
+    return house.list_nodes(MODULES[name])
 
 
 def pure_modules() -> list[str]:
@@ -75,18 +75,18 @@ def functions(name: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 
 def test_no_room_imports_one_that_stands_after_it() -> None:
-    assert house.violations() == []
+    assert house.find_violations() == []
 
 
 def test_no_room_imports_a_plugin_and_no_plugin_imports_another() -> None:
-    edges = house.room_imports()
+    edges = house.collect_room_imports()
     plugin_rooms = {room for room in edges if room.startswith("plugins.")}
     assert {room.partition(".")[2] for room in plugin_rooms} == set(plugins().names())
     assert {room for room, there in edges.items() if plugin_rooms & there.keys()} == set()
 
 
 def test_files_of_a_room_import_one_another_in_one_direction() -> None:
-    assert house.circles() == []
+    assert house.find_cycles() == []
 
 
 def test_a_room_takes_from_another_only_what_its_init_offers() -> None:
@@ -122,7 +122,9 @@ def test_imports_are_found_wherever_they_stand(tmp_path: Path) -> None:
         "    from mlx_tools import doctor\n"
     )
     rooms = frozenset({"app", "cli", "controller", "doctor", "tools"})
-    found = {house.room_of(dotted, rooms) for _, dotted in house.imports_of("tools.late", source)}
+    found = {
+        house.find_room(dotted, rooms) for _, dotted in house.list_imports("tools.late", source)
+    }
     assert found - {None, house.FACE} == rooms
 
 
@@ -130,12 +132,15 @@ def test_a_pure_room_does_no_io() -> None:
     faults = [
         f"{name}, line {line}: imports {dotted}"
         for name in pure_modules()
-        for line, dotted in house.imports_of(name, MODULES[name])
+        for line, dotted in house.list_imports(name, MODULES[name])
         if dotted.partition(".")[0] in NO_IO_MODULES and not dotted.startswith("urllib.parse")
     ]
     for name in pure_modules():
         for node in nodes(name):
-            if isinstance(node, ast.Call) and (called := house.called(node)) in NO_IO_CALLS:
+            if (
+                isinstance(node, ast.Call)
+                and (called := house.find_called_name(node)) in NO_IO_CALLS
+            ):
                 faults.append(f"{name}, line {node.lineno}: calls {called}()")
     assert faults == []
 
@@ -208,7 +213,7 @@ def test_every_foreign_import_is_a_declared_dependency() -> None:
     missing = {
         f"{name} imports {top}"
         for name, path in MODULES.items()
-        for _, dotted in house.imports_of(name, path)
+        for _, dotted in house.list_imports(name, path)
         if (top := dotted.partition(".")[0]) not in {house.PACKAGE, *sys.stdlib_module_names}
         and declared.isdisjoint(offering(top))
     }
