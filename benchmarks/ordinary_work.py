@@ -21,7 +21,7 @@ sys.path[:0] = [str(HERE.parent)]
 from mlx_tools.backends import DEFAULT_MODEL, TokenCounter, find_model  # noqa: E402
 from scripts.work_table import PART  # noqa: E402
 from tests.command_line import isolated  # noqa: E402
-from tests.work.doors import check_disk, surroundings, through_ask  # noqa: E402
+from tests.work.doors import check_disk, run_in_ask, set_up_task  # noqa: E402
 from tests.work.model import ScriptedModel  # noqa: E402
 from tests.work.task import Task  # noqa: E402
 from tests.work.tasks import TASKS  # noqa: E402
@@ -76,10 +76,10 @@ def measure(task: Task, count: Any) -> Row:
         tempfile.TemporaryDirectory() as folder,
         isolated(Path(folder)) as home,
         ScriptedModel(task.context) as model,
-        surroundings(task),
+        set_up_task(task),
     ):
         model.begin([task])
-        outcome = through_ask(task, model.url)
+        outcome = run_in_ask(task, model.url)
         check_disk(task)
         assert not model.faults and outcome.status == task.status, (task.name, outcome)
         return row_of(task, model, home, count)

@@ -1,11 +1,11 @@
-"""The doors through which a task goes: ``ask``, ``chat``, and a client of the gateway.
+"""The front ends that can run a task: ``ask``, ``chat``, and a client of the gateway.
 
-Each takes a task and the address of a `ScriptedModel` that does it, in an empty working directory
-and home (`tests.command_line.isolated`), and gives an `Outcome`::
+Each takes a task and the address of its `ScriptedModel`, in an empty working directory
+and home (`tests.command_line.isolated`), and returns an `Outcome`::
 
-    with isolated(folder), ScriptedModel(task.context) as model, surroundings(task):
+    with isolated(folder), ScriptedModel(task.context) as model, set_up_task(task):
         model.begin([task])
-        outcome = through_ask(task, model.url)
+        outcome = run_in_ask(task, model.url)
         check_disk(task)
 """
 
@@ -23,7 +23,7 @@ from typing import Final
 from tests.cli.terminal import Terminal
 from tests.command_line import Result, run_command
 from tests.tools.searxng import search_engine
-from tests.work.model import calls_in
+from tests.work.model import iter_calls
 from tests.work.task import Task, Turn
 
 FOLDER: Final = "folder"
@@ -53,8 +53,8 @@ class Outcome:
 
 
 @contextmanager
-def surroundings(task: Task) -> Iterator[None]:
-    """Provide what a task finds: its files, its pages of the web, what the person did before."""
+def set_up_task(task: Task) -> Iterator[None]:
+    """Provide the files and web pages of a task, and run its first commands."""
     folder = Path(FOLDER)
     folder.mkdir()
     for name, text in task.files.items():
@@ -63,66 +63,66 @@ def surroundings(task: Task) -> Iterator[None]:
         path.write_bytes(text.encode())
     with search_engine(task.pages):
         for command in task.before:
-            done = run_command(*words(command))
+            done = run_command(*expand_words(command))
             assert done.code == 0, done
         yield
 
 
-def words(command: Sequence[str]) -> list[str]:
-    """A command's words; ``python`` is this interpreter, ``HERE`` the working directory."""
+def expand_words(command: Sequence[str]) -> list[str]:
+    """Return a command's words; ``python`` is this interpreter, ``HERE`` this folder."""
     here = str(Path.cwd())
     return [sys.executable if word == "python" else word.replace("HERE", here) for word in command]
 
 
-def options_of(task: Task) -> list[str]:
-    """The options of the command line that a task names."""
+def list_options(task: Task) -> list[str]:
+    """Return the command line options of a task."""
     root = ["--root", f"{FOLDER}:{task.root}"] if task.root else []
-    return [*root, *words(task.options)]
+    return [*root, *expand_words(task.options)]
 
 
-def through_ask(task: Task, url: str) -> Outcome:
-    """Ask as a person would who approves what is asked, or refuses it for a reason."""
+def run_in_ask(task: Task, url: str) -> Outcome:
+    """Ask with ``mlx-tools ask``; approve calls, or refuse them with a reason."""
     approval = [] if task.reason else ["--approve", "always"]
     common = ["--url", url, *approval, "--json"]
     answers: list[str] = []
     told: list[str] = []
     for turn in task.turns:
-        given = ["--continue"] if answers else options_of(task)
+        given = ["--continue"] if answers else list_options(task)
         result = run_command("ask", *given, *common, turn.question)
         if task.reason:
             assert result.json["status"] == "paused", result
             told.append(result.err)
-            result = refused(result, task.reason)
+            result = refuse_call(result, task.reason)
         outcome = result.json
         answers.append(outcome["answer"] or "")
         told.append(result.err)
     return Outcome(tuple(answers), outcome["status"], outcome["truncated"], "".join(told))
 
 
-def refused(result: Result, reason: str) -> Result:
-    """Say no to the call that waits."""
+def refuse_call(result: Result, reason: str) -> Result:
+    """Refuse the pending call."""
     (pending,) = result.json["pending"]
     session = result.json["session"]
     deny = ["--deny", pending["call_id"], "--reason", reason, "--json"]
     return run_command("sessions", "resume", session, *deny)
 
 
-def through_chat(task: Task, url: str) -> Outcome:
-    """Ask line by line, as a program would that writes into a pipe."""
+def run_in_chat(task: Task, url: str) -> Outcome:
+    """Ask with ``mlx-tools chat``, line by line through a pipe."""
     lines = "".join(f"{turn.question}\n" for turn in task.turns)
-    given = [*options_of(task), "--url", url, "--approve", "always"]
+    given = [*list_options(task), "--url", url, "--approve", "always"]
     result = run_command("chat", *given, stdin=lines)
     status = {0: "answered", 4: "paused"}.get(result.code, "stopped")
     return Outcome((result.out,) * len(task.turns), status, "cut off" in result.err, result.err)
 
 
-def through_terminal(task: Task, url: str, terminal: Callable[..., Terminal]) -> Outcome:
-    """Ask at a terminal, and say yes to each call that is asked about, or no with the reason."""
-    screen = terminal("chat", *options_of(task), "--url", url)
+def run_in_terminal(task: Task, url: str, terminal: Callable[..., Terminal]) -> Outcome:
+    """Ask at a terminal; approve each call, or refuse it with the reason."""
+    screen = terminal("chat", *list_options(task), "--url", url)
     screen.see("^>$")
     for turn in task.turns:
         screen.type(f"{turn.question}\r")
-        for _ in range(approvals_in(turn)):
+        for _ in range(count_approvals(turn)):
             screen.until("p pause ")
             if task.reason:
                 screen.type("n")
@@ -136,14 +136,14 @@ def through_terminal(task: Task, url: str, terminal: Callable[..., Terminal]) ->
     return Outcome((screen.paper,) * len(task.turns), status)
 
 
-def approvals_in(turn: Turn) -> int:
-    """The number of calls of a turn that change something, and are asked about."""
-    made = [made for step in turn.steps for made in calls_in(step.text)]
+def count_approvals(turn: Turn) -> int:
+    """Return the number of calls of a turn that need an approval."""
+    made = [made for step in turn.steps for made in iter_calls(step.text)]
     return sum(tool in WRITERS or given.get("operation") in CHANGES for tool, given in made)
 
 
 def check_disk(task: Task) -> None:
-    """The commands' output once the task is done, and the content of the folder then."""
+    """Check the output of the task's last commands, and the files in its folder."""
     for command, pattern in task.leaves:
         done = run_command(*command)
         assert done.code == 0 and re.search(pattern, done.out), f"{shlex.join(command)}: {done}"

@@ -24,7 +24,7 @@ from mlx_tools.testing import ScriptedApprover
 from mlx_tools.tools import Registry
 from mlx_tools.tools.exports import to_anthropic, to_openai
 from tests.waiting import HANG
-from tests.work.doors import Outcome, options_of
+from tests.work.doors import Outcome, list_options
 from tests.work.task import Task
 
 MOST_REQUESTS: Final = 40
@@ -203,13 +203,13 @@ def events(text: str) -> Iterable[Json]:
             yield json.loads(data)
 
 
-def through_gateway(task: Task, url: str, interface: str = "chat completions") -> Outcome:
+def run_in_gateway(task: Task, url: str, interface: str = "chat completions") -> Outcome:
     """Ask a gateway, run the calls that it hands out, and hand in what came of them."""
     return anyio.run(_talk, task, url, interface)
 
 
 async def _talk(task: Task, url: str, interface: str) -> Outcome:
-    loaded = config.load(options=_settings(options_of(task)))
+    loaded = config.load(options=_settings(list_options(task)))
     registry, policy = load_registry(loaded), loaded.policy()
     names = {row["name"] for row in registry.listing(policy) if row["permitted"]}
     names -= {"read_artifact"}  # the client keeps none

@@ -68,12 +68,12 @@ class ScriptedModel(ScriptedServer):
                 return self._fault("it was asked once more", prompt)
             question, step = self._steps.pop(0)
             shown = self._shown(prompt, question)
-            missing = [*missing_in(step, prompt, shown)]
+            missing = [*iter_missing(step, prompt, shown)]
             if missing:
                 return self._fault(f"it cannot see {', '.join(missing)}", prompt)
-            text = filled(step, shown)
+            text = fill_groups(step, shown)
             self._written.append(text)
-            text = text[begun(text, prompt) :]
+            text = text[count_begun_chars(text, prompt) :]
             most = body["max_tokens"] * CHARS_OF_TOKEN
             self.completions.append(text[:most])
         reason = "length" if len(text) > most else step.finish_reason
@@ -92,14 +92,14 @@ class ScriptedModel(ScriptedServer):
         return Completion(what, status=500)
 
 
-def missing_in(step: Step, prompt: str, shown: str) -> Iterator[str]:
+def iter_missing(step: Step, prompt: str, shown: str) -> Iterator[str]:
     """The text that the step needs and the prompt does not show."""
     yield from (repr(sight) for sight in step.sees if not re.search(sight, shown))
     yield from (repr(sight) for sight in step.knows if not re.search(sight, prompt))
     if step.guesses:
         return
-    plain = unescaped(prompt)
-    for tool, arguments in calls_in(step.text):
+    plain = unescape(prompt)
+    for tool, arguments in iter_calls(step.text):
         for name in (tool, *arguments):
             if not re.search(rf"\b{re.escape(name)}\b", prompt):
                 yield f"the name {name}"
@@ -109,7 +109,7 @@ def missing_in(step: Step, prompt: str, shown: str) -> Iterator[str]:
                     yield f"{name} {row!r}"
 
 
-def calls_in(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def iter_calls(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The calls of a completion that can be read."""
     for row in text.splitlines():
         try:
@@ -120,14 +120,14 @@ def calls_in(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
             yield message["name"], message["arguments"]
 
 
-def unescaped(prompt: str) -> str:
+def unescape(prompt: str) -> str:
     """The prompt as a reader understands it: texts in JSON without their escapes."""
     text = re.sub(r"\\+(?=[\"\\])", "", prompt)
     text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda match: chr(int(match[1], 16)), text)
     return text.replace("\\t", "\t").replace("\\n", "\n").replace("\\r", "\r")
 
 
-def filled(step: Step, shown: str) -> str:
+def fill_groups(step: Step, shown: str) -> str:
     """The completion, with what it takes over from what it was shown."""
     text = step.text
     for sight in step.sees:
@@ -137,7 +137,7 @@ def filled(step: Step, shown: str) -> str:
     return text
 
 
-def begun(text: str, prompt: str) -> int:
+def count_begun_chars(text: str, prompt: str) -> int:
     """Characters of the completion that stand at the end of the prompt: the model goes on there."""
     sizes = range(min(len(text), MOST_BEGUN), 0, -1)
     return next((size for size in sizes if prompt.endswith(text[:size])), 0)

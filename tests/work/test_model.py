@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.command_line import Run
 from tests.tables import table
-from tests.work.model import ScriptedModel, begun, filled, missing_in
+from tests.work.model import ScriptedModel, count_begun_chars, fill_groups, iter_missing
 from tests.work.task import Step, Task, call, calls, says
 
 PROMPT = 'edit_file(path: string, old: string, new: string)\n\nUser: In a.py: {"x": 1}\n'
@@ -28,19 +28,24 @@ EDIT = call("edit_file", path="a.py", old='{"x": 1}', new="y")
     ],
 )
 def test_what_a_step_needs_and_the_prompt_does_not_show(step: Step, missing: list[str]) -> None:
-    assert [*missing_in(step, PROMPT, "")] == missing
+    assert [*iter_missing(step, PROMPT, "")] == missing
 
 
 def test_a_text_in_json_is_seen_without_its_escapes() -> None:
     for shown in (r'"{\"x\": 1}"', r'"{\\\"x\\\": 1}"'):
-        assert not [*missing_in(EDIT, PROMPT.replace('{"x": 1}', shown), "")]
+        assert not [*iter_missing(EDIT, PROMPT.replace('{"x": 1}', shown), "")]
 
 
 def test_a_completion_goes_on_where_the_prompt_ends_and_takes_over_what_was_shown() -> None:
     text = says("Done.").text
-    assert [begun(text, f"Assistant: {text[:n]}") for n in (0, 1, 8, 20)] == [0, 1, 8, 20]
+    assert [count_begun_chars(text, f"Assistant: {text[:n]}") for n in (0, 1, 8, 20)] == [
+        0,
+        1,
+        8,
+        20,
+    ]
     step = Step("It is <<sum>>.", (r"sum=(?P<sum>\d+)",))
-    assert filled(step, "the sum=42") == "It is 42."
+    assert fill_groups(step, "the sum=42") == "It is 42."
 
 
 def test_a_fault_ends_the_run_and_is_kept(run: Run, home: Path) -> None:

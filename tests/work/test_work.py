@@ -20,12 +20,12 @@ from tests.tools.sandboxed import WHY_NOT
 from tests.work.doors import (
     Outcome,
     check_disk,
-    surroundings,
-    through_ask,
-    through_chat,
-    through_terminal,
+    run_in_ask,
+    run_in_chat,
+    run_in_terminal,
+    set_up_task,
 )
-from tests.work.gateway_client import through_gateway
+from tests.work.gateway_client import run_in_gateway
 from tests.work.model import ScriptedModel
 from tests.work.task import Door, Task, call, says
 from tests.work.tasks import TASKS
@@ -122,7 +122,7 @@ def doing(task: Task, model: ScriptedModel) -> Iterator[list[Outcome]]:
         pytest.skip(WHY_NOT)
     model.begin([task])
     outcomes: list[Outcome] = []
-    with surroundings(task):
+    with set_up_task(task):
         yield outcomes
         assert not model.faults, model.faults[0]
         (outcome,) = outcomes
@@ -168,14 +168,14 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 @pytest.mark.parametrize("task", rows("ask"))
 def test_a_task_is_done_through_ask(task: Task, home: Path) -> None:
     with ScriptedModel(task.context) as model, doing(task, model) as outcomes:
-        outcomes.append(through_ask(task, model.url))
+        outcomes.append(run_in_ask(task, model.url))
     check_size(task, model, TOLERANCE)
 
 
 @pytest.mark.parametrize("task", rows("chat"))
 def test_a_task_is_done_through_chat(task: Task, home: Path) -> None:
     with ScriptedModel(task.context) as model, doing(task, model) as outcomes:
-        outcomes.append(through_chat(task, model.url))
+        outcomes.append(run_in_chat(task, model.url))
     check_size(task, model, TOLERANCE)
 
 
@@ -185,13 +185,13 @@ def test_a_person_at_a_terminal_approves_what_a_task_changes(
     task: Task, home: Path, terminal: Callable[..., Terminal]
 ) -> None:
     with ScriptedModel(task.context) as model, doing(task, model) as outcomes:
-        outcomes.append(through_terminal(task, model.url, terminal))
+        outcomes.append(run_in_terminal(task, model.url, terminal))
 
 
 @pytest.mark.parametrize("task", rows("gateway"))
 def test_a_task_is_done_through_the_gateway(task: Task, home: Path, gateway: Gateway) -> None:
     with doing(task, gateway.model) as outcomes:
-        outcomes.append(through_gateway(task, gateway.url))
+        outcomes.append(run_in_gateway(task, gateway.url))
     check_size(task, gateway.model, CLIENT_TOLERANCE)
 
 
@@ -201,7 +201,7 @@ def test_a_task_is_done_through_the_other_interfaces(
     task: Task, interface: str, home: Path, gateway: Gateway
 ) -> None:
     with doing(task, gateway.model) as outcomes:
-        outcomes.append(through_gateway(task, gateway.url, interface))
+        outcomes.append(run_in_gateway(task, gateway.url, interface))
 
 
 def test_the_measured_tasks_are_those_that_there_are() -> None:
