@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from mlx_tools.errors import ErrorCode, ToolDefinitionError, for_message
+from mlx_tools.packages import must_pass
 
 _BREAKS: Final = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "\x85\u2028\u2029"})
 """Characters that some readers take for the end of a line, and their JSON escapes."""
@@ -270,7 +271,9 @@ class ToolSpec:
             return self.effects
         try:
             effects = frozenset(self.effects(deepcopy(dict(arguments))))
-        except (Exception, SystemExit):  # a tool author's function: fail closed
+        except BaseException as error:  # a tool author's function: fail closed
+            if must_pass(error):
+                raise
             return ALL_EFFECTS
         return effects if effects <= ALL_EFFECTS else ALL_EFFECTS
 

@@ -1,4 +1,4 @@
-"""Entry points of installed packages: what they offer to mlx-tools."""
+"""Code of installed packages: its entry points, and the exceptions that pass it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -92,3 +93,30 @@ def _names_group(place: str, header: bytes) -> bool:
 
 _STANDARD_LIBRARY: Final = f"python{sys.version_info[0]}{sys.version_info[1]}.zip"
 """The archive that Python puts on its path; it holds no packages."""
+
+
+def must_pass(error: BaseException, *, awaited: bool = False) -> bool:
+    """Return True if an exception out of foreign code must be raised again.
+
+    This is Ctrl-C, which only the main thread gets, and the cancellation of the running task. Any
+    other exception is a fault of that code, of whatever class it is.
+
+    Args:
+        error: the exception, or a group of them.
+        awaited: True if the foreign code was awaited: its coroutine may have been closed.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return any(must_pass(member, awaited=awaited) for member in error.exceptions)
+    if isinstance(error, KeyboardInterrupt):
+        return threading.current_thread() is threading.main_thread()
+    if isinstance(error, GeneratorExit):
+        return awaited
+    # Without asyncio nothing is awaited, and it takes long to import.
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or not isinstance(error, asyncio.CancelledError):
+        return False
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop runs in this thread
+        return False
+    return task is not None and task.cancelling() > 0

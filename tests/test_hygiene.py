@@ -194,7 +194,6 @@ QUIET_HANDLERS = {
     # Pure rooms do no I/O, and a log line is I/O. What each returns instead says that it failed.
     "errors.for_message": "the message says the type in place of the text",
     "errors.read_attribute": "the attribute counts as absent, and is refused by name where needed",
-    "messages.get_effects": "the call has all effects, which the decision on it records",
     "protocol.objects.may_mutate": "the call counts as one that can change things",
     "parsing.scan._agree": "a second reader without an opinion leaves the first reader's",
 }

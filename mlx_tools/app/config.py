@@ -43,6 +43,7 @@ from mlx_tools.app.settings import (
 )
 from mlx_tools.errors import ConfigError, UsageError
 from mlx_tools.messages import replace
+from mlx_tools.packages import must_pass
 from mlx_tools.paths import (
     config_dir,
     expand_user,
@@ -424,7 +425,9 @@ def merge(layers: Sequence[Layer]) -> Configuration:
     for name, plugin_section in load_plugin_sections().items():
         try:
             plugin_settings[name] = convert(nested.pop(name, {}), plugin_section)
-        except (Exception, SystemExit) as error:  # a plugin's `__post_init__` may raise anything
+        except BaseException as error:  # a plugin's `__post_init__` may raise anything
+            if must_pass(error):
+                raise
             raise ConfigErrors([f"{name}: its values do not go together: {error}"]) from error
     return Configuration(
         settings=convert(nested, Settings),

@@ -34,7 +34,7 @@ from mlx_tools.app.hook_values import (
 from mlx_tools.app.plugin_guard import guard_part
 from mlx_tools.errors import MlxToolsError, UsageError, describe_error
 from mlx_tools.packages import PLUGINS as GROUP
-from mlx_tools.packages import find_offers, find_package
+from mlx_tools.packages import find_offers, find_package, must_pass
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -401,10 +401,8 @@ class Plugins:
         """Report any exception in the block as a fault of this plugin or hook."""
         try:
             yield
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
         except BaseException as error:  # foreign code may raise anything
-            if built_in and isinstance(error, MlxToolsError):
+            if must_pass(error) or (built_in and isinstance(error, MlxToolsError)):
                 raise
             where = f"{hook}: " if hook else ""
             self._leave_out(name, hook, f"{where}{describe_error(error)}")

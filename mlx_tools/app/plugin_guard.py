@@ -15,6 +15,7 @@ from msgspec import convert, structs
 from mlx_tools.app.hook_values import SourceMaker
 from mlx_tools.errors import MlxToolsError, PluginError, describe_error
 from mlx_tools.messages import replace
+from mlx_tools.packages import must_pass
 
 Refuse = Callable[[str], None]
 """Reports that a part of the plugin is left out, with the reason."""
@@ -50,8 +51,10 @@ def guard_part(plugin: str, hook: str, part: Any, refuse: Refuse, *, built_in: b
 
 
 @contextlib.contextmanager
-def name_plugin(plugin: str, place: str) -> Iterator[None]:
+def name_plugin(plugin: str, place: str, *, awaited: bool = False) -> Iterator[None]:
     """Turn any foreign exception in the block into one that names the plugin.
+
+    ``awaited`` is that of `must_pass`.
 
     Raises:
         PluginError: the block failed.
@@ -60,7 +63,9 @@ def name_plugin(plugin: str, place: str) -> Iterator[None]:
         yield
     except MlxToolsError:
         raise
-    except (Exception, SystemExit) as error:  # somebody else's code: nothing is known of it
+    except BaseException as error:  # somebody else's code: nothing is known of it
+        if must_pass(error, awaited=awaited):
+            raise
         raise PluginError(
             f"the plugin {plugin} failed: {place}: {describe_error(error)}"
         ) from error
@@ -105,7 +110,9 @@ def _guard_maker(make: Callable[[Any], Any], refuse: Refuse) -> Callable[[Any], 
                     raise TypeError(f"it offers {type(tool).__name__}, which is no tool")
         except MlxToolsError as error:
             refuse(f"sources: {error}")
-        except (Exception, SystemExit) as error:  # somebody else's code: nothing is known of it
+        except BaseException as error:  # somebody else's code: nothing is known of it
+            if must_pass(error):
+                raise
             refuse(f"sources: {describe_error(error)}")
         else:
             return tools
@@ -122,7 +129,9 @@ def tolerate_async(
     async def call() -> None:
         try:
             await function()
-        except (Exception, SystemExit) as error:  # somebody else's code: nothing is known of it
+        except BaseException as error:  # somebody else's code: nothing is known of it
+            if must_pass(error, awaited=True):
+                raise
             refuse(f"{place}: {describe_error(error)}")
 
     return call
@@ -136,7 +145,9 @@ def tolerate(
     def call(*arguments: Any) -> Any:
         try:
             return function(*arguments)
-        except (Exception, SystemExit) as error:  # somebody else's code: nothing is known of it
+        except BaseException as error:  # somebody else's code: nothing is known of it
+            if must_pass(error):
+                raise
             refuse(f"{place}: {describe_error(error)}")
             return fallback
 
@@ -160,7 +171,7 @@ class PluginBackend:
             return value
 
         async def call(*arguments: Any, **options: Any) -> Any:
-            with name_plugin(self._plugin, f"{name} of its backend"):
+            with name_plugin(self._plugin, f"{name} of its backend", awaited=True):
                 result = await value(*arguments, **options)
                 return _BACKEND_RESULTS[name](result) if name in _BACKEND_RESULTS else result
 

@@ -16,6 +16,8 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 import msgspec
 from msgspec import NODEFAULT, Meta, Struct, structs
 
+from mlx_tools.packages import must_pass
+
 ProjectRule = Literal[
     "never", "any", "only_true", "only_false", "lower", "rarer", "stricter", "allow", "add", "more"
 ]
@@ -203,7 +205,9 @@ class SettingRow:
         if self.setting.test is not None:
             try:
                 self.setting.test(value)
-            except (Exception, SystemExit):  # a plugin's test may raise anything
+            except BaseException as error:  # a plugin's test may raise anything
+                if must_pass(error):
+                    raise
                 raise ValueError from None
         return value
 
@@ -300,7 +304,9 @@ def find_declaration_fault(section: type[Section], name: str) -> str | None:
             if (fault := _find_row_fault(row) or _find_default_fault(row, default)) is not None:
                 return f"{field.name}: {fault}"
         msgspec.convert(structs.asdict(section()), section)  # values are read so later
-    except (Exception, SystemExit) as error:  # foreign code may raise anything
+    except BaseException as error:  # foreign code may raise anything
+        if must_pass(error):
+            raise
         return f"it cannot be read: {type(error).__name__}: {error}"
     return None
 
@@ -336,7 +342,9 @@ def _find_default_fault(row: SettingRow, default: Any) -> str | None:
         return None
     try:
         row.check(default)
-    except (Exception, SystemExit) as error:  # other exceptions for types that msgspec refuses
+    except BaseException as error:  # other exceptions for types that msgspec refuses
+        if must_pass(error):
+            raise
         reason = f"{type(error).__name__}, allowed: {row.allowed()}"
         return f"its default {default!r} is not allowed ({reason})"
     return None

@@ -20,6 +20,7 @@ from mlx_tools.errors import (
     UsageError,
     read_attribute,
 )
+from mlx_tools.packages import must_pass
 
 _log = logging.getLogger(__name__)
 CompleteFunction = Callable[[str], Awaitable[str]]
@@ -62,7 +63,7 @@ class FunctionBackend:
             try:
                 text = self._function(prompt)
                 text = await text if inspect.isawaitable(text) else text
-            except Exception as error:
+            except BaseException as error:
                 raise_mapped(error, "completion function")
         if scope.cancelled_caught:
             raise BackendTimeout(
@@ -141,12 +142,14 @@ class ErrorMappingBackend:
                     on_text, self.on_text = self.on_text, None
                     on_text()
                 yield chunk
-        except Exception as error:
+        except BaseException as error:
             raise_mapped(error, f"backend {_get_name(self.backend)}")
         finally:
             try:
                 await chunks.aclose()
-            except Exception as error:  # also for an iterator without aclose
+            except BaseException as error:  # also for an iterator without aclose
+                if must_pass(error, awaited=True):
+                    raise
                 name = _get_name(self.backend)
                 _log.debug("the stream of %s was not closed: %s", name, type(error).__name__)
 
@@ -188,12 +191,17 @@ async def start_backend(backend: Backend) -> None:
     if inspect.iscoroutinefunction(start):
         try:
             await start()
-        except Exception as error:
+        except BaseException as error:
             raise_mapped(error, f"backend {_get_name(backend)}")
 
 
-def raise_mapped(error: Exception, name: str) -> NoReturn:
-    """Raise ``error`` if it is an `MlxToolsError`, otherwise as a `BackendError`."""
+def raise_mapped(error: BaseException, name: str) -> NoReturn:
+    """Raise ``error`` if it is an `MlxToolsError`, otherwise as a `BackendError`.
+
+    Ctrl-C, a cancellation and ``sys.exit()`` are raised as they are.
+    """
+    if isinstance(error, SystemExit) or must_pass(error, awaited=True):
+        raise error
     mapped = _find_own_error(error)
     if mapped is error:
         raise mapped

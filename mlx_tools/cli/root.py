@@ -58,6 +58,7 @@ from mlx_tools.errors import (
     did_you_mean,
 )
 from mlx_tools.macos import raise_open_files
+from mlx_tools.packages import must_pass
 
 _CONTEXT = {"help_option_names": ["--help", "-h"]}
 
@@ -160,7 +161,9 @@ def _load_plugin_command(name: str) -> Any:
         if not isinstance(loaded, typer.Typer):
             raise TypeError(f"{offered.app} is {type(loaded).__name__}, which is no typer.Typer")
         command = get_command(loaded)
-    except (Exception, SystemExit) as error:  # somebody else's code: nothing is known of it
+    except BaseException as error:  # somebody else's code: nothing is known of it
+        if must_pass(error):
+            raise
         reason = str(error) or type(error).__name__
         problem = f"the command {name} of the plugin {plugin} cannot be loaded: {reason}"
         raise UsageError(problem, hint="install it anew, or remove its package") from error
@@ -181,8 +184,9 @@ def _invoke_plugin(plugin: str, invoke: Callable[[Any], Any], context: Any) -> A
         return invoke(context)
     except (MlxToolsError, OSError, typer.Exit, typer.Abort):
         raise
-    except Exception as error:
-        if callable(getattr(error, "format_message", None)):  # of the option parser
+    except BaseException as error:
+        is_of_parser = callable(getattr(error, "format_message", None))
+        if is_of_parser or isinstance(error, SystemExit) or must_pass(error):
             raise
         cause = f"{type(error).__name__}: {error}"
         raise PluginError(f"the plugin {plugin} failed: {cause}") from error
@@ -351,7 +355,9 @@ def run_guarded(command: Callable[[], Any]) -> int:
         return interrupted(error)
     except OSError as error:  # such as a full disk: no bug of ours
         return handle_os_error(error)
-    except Exception as error:
+    except (SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # foreign code may raise anything
         message = getattr(error, "format_message", None)
         if callable(message):  # an error of the option parser: wrong usage
             complain(_usage(str(message()), error))
@@ -393,7 +399,7 @@ def _is_gone(file: int) -> bool:
     return False
 
 
-def _usage(message: str, error: Exception) -> str:
+def _usage(message: str, error: BaseException) -> str:
     """Return the option parser's message in one line.
 
     If something is missing it says what could be given.
@@ -420,7 +426,7 @@ def _usage(message: str, error: Exception) -> str:
     return f"{line}{advice} (see: {path} --help)"
 
 
-def internal_error(error: Exception) -> int:
+def internal_error(error: BaseException) -> int:
     """Report a bug of this program or of a plugin, and return the exit code.
 
     The traceback goes into a file that only the user can read.

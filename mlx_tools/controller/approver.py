@@ -22,6 +22,7 @@ from mlx_tools.errors import (
     wrong_argument,
 )
 from mlx_tools.messages import Effects
+from mlx_tools.packages import must_pass
 from mlx_tools.policy import ApprovalTemplate, CallContext, Decision, decide_by_template
 from mlx_tools.store import RootName
 from mlx_tools.tools import Preview, ToolLike
@@ -284,7 +285,9 @@ async def ask_approver(
         answers = list(answers)
     except MlxToolsError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if must_pass(error, awaited=True):
+            raise
         said = f"{name} failed: {describe_error(error)}"
         hint = "its traceback is this error's cause"
         raise UsageError(said, hint=hint if function else f"{hint}; {_DECIDE}") from error

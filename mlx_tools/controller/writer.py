@@ -20,6 +20,7 @@ from msgspec import structs
 
 from mlx_tools.controller.session import Session
 from mlx_tools.errors import wrong_argument
+from mlx_tools.packages import must_pass
 from mlx_tools.policy import Policy
 from mlx_tools.protocol import Reading
 from mlx_tools.transcript import Record, events
@@ -204,9 +205,9 @@ class _Failures:
         """Log an exception of an observer: no run ends because of it."""
         try:
             yield
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # somebody else's code: nothing is known of it
+            if must_pass(error):
+                raise
             # Not its text, which may quote an event.
             kind, level = type(error).__name__, logging.INFO if self._is_known else logging.WARNING
             _log.log(

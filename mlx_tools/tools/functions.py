@@ -8,10 +8,15 @@ import inspect
 import sys
 import traceback
 from pathlib import Path
-from threading import current_thread, main_thread
 from types import ModuleType
 
-from mlx_tools.errors import ToolDefinitionError, UsageError, describe_error, translate_os_error
+from mlx_tools.errors import (
+    ToolDefinitionError,
+    UsageError,
+    describe_error,
+    translate_os_error,
+)
+from mlx_tools.packages import must_pass
 from mlx_tools.paths import expand_user
 from mlx_tools.policy import FUNCTIONS
 from mlx_tools.tools.tool import Tool, tool, with_plugin
@@ -61,8 +66,8 @@ def _import_file(file: Path, path: str) -> ModuleType:
         spec.loader.exec_module(module)
     except BaseException as error:  # the file's code may raise anything
         del sys.modules[name]
-        if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
-            raise  # Ctrl-C, which only the main thread gets
+        if must_pass(error):
+            raise
         raise UsageError(f"{path} cannot be imported: {_describe_error(error, file)}") from None
     finally:
         sys.path.remove(str(file.parent))

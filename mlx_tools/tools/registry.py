@@ -29,7 +29,7 @@ from mlx_tools.errors import (
     require_text,
 )
 from mlx_tools.messages import ToolSpec, list_names, tool_named
-from mlx_tools.packages import find_offers, find_package
+from mlx_tools.packages import find_offers, find_package, must_pass
 from mlx_tools.policy import BUILTIN, PLUGIN, PLUGIN_NAME, Policy, always_asks, find_denial, matches
 from mlx_tools.schema import check_parameters
 from mlx_tools.tools.tool import ToolLike, check_declared, find_member, with_plugin
@@ -159,9 +159,9 @@ class Registry:
             yield
         except ToolDefinitionError as error:
             self._refusals[key] = str(error)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # a package's code may raise anything
+            if must_pass(error):
+                raise
             reason = f"it could not be loaded: {describe_error(error)}"
             hint = f" ({_TOOL_HINT})" if isinstance(error, TypeError) else ""
             self._refusals[key] = reason + hint
@@ -334,7 +334,9 @@ class Registry:
         ask = find_member(self._tools[spec.name], "disabled_reason")
         try:
             reason = None if ask is None else ask()
-        except (Exception, SystemExit) as error:  # a tool's code may raise anything
+        except BaseException as error:  # a tool's code may raise anything
+            if must_pass(error):
+                raise
             return f"it cannot say whether it works: {describe_error(error)}"
         return reason if isinstance(reason, str) else None
 

@@ -20,6 +20,7 @@ from mlx_tools.errors import (
     require_text,
 )
 from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effects, ErrorInfo, ToolSpec, replace
+from mlx_tools.packages import must_pass
 from mlx_tools.policy import Policy
 from mlx_tools.tools.context import CONTEXT, KnownFile, ToolContext, ToolError, current_context
 from mlx_tools.tools.signature import METHOD, Arguments, parse_docstring, read_parameters
@@ -80,7 +81,9 @@ def find_member(tool: ToolLike, name: str) -> Callable[..., Any] | None:
     """
     try:
         member = getattr(tool, name, None)
-    except Exception as error:
+    except BaseException as error:  # a property may raise anything
+        if must_pass(error):
+            raise
         _log.info("%s of a tool was not read: %s", name, type(error).__name__)
         return None
     return member if callable(member) else None
@@ -119,7 +122,9 @@ def make_preview(
         text, state = f"This call can only fail: {error}", f"fails: {error}"
         call_error = ErrorInfo(error.code, str(error)[: error.max_chars])
         return Preview(text, state, fails=True, error=call_error)
-    except (Exception, SystemExit) as error:  # a tool's code may raise anything
+    except BaseException as error:  # a tool's code may raise anything
+        if must_pass(error):
+            raise
         why = describe_error(error)
         return Preview(f"What it would change cannot be told: {why}", f"fails: {why}", fails=True)
     finally:

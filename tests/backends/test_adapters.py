@@ -76,7 +76,40 @@ def test_an_error_of_any_kind_becomes_one_of_ours(
     assert caught.value is error or caught.value.__cause__ is error
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError, KeyboardInterrupt, SystemExit])
+class Own(BaseException):
+    """An exception of the backend's own, and no `Exception`."""
+
+
+@pytest.mark.parametrize("error", [Own("x"), asyncio.CancelledError("as of a future")])
+def test_no_exception_of_a_backend_ends_the_program(error: Any) -> None:
+    with pytest.raises(BackendBroken, match=f"the backend Writes raised {type(error).__name__}"):
+        collected(Writes(error))
+
+
+def test_a_cancellation_of_the_task_passes() -> None:
+    async def main() -> None:
+        has_begun = asyncio.Event()
+
+        class Waits:
+            async def complete(self, request: CompletionRequest) -> Any:
+                has_begun.set()
+                await asyncio.Event().wait()
+                yield Chunk("never")
+
+        async def first() -> None:
+            async with aclosing(ErrorMappingBackend(Waits()).complete(REQUEST)) as chunks:
+                await anext(chunks)
+
+        task = asyncio.create_task(first())
+        await has_begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_what_is_no_error_passes(error: type[BaseException]) -> None:
     async def main() -> None:
         async with aclosing(ErrorMappingBackend(Writes(error())).complete(REQUEST)) as chunks:  # type: ignore[arg-type]

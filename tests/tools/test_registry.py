@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
@@ -388,7 +389,18 @@ class TextlessError(Exception):
         raise RuntimeError("no text")
 
 
-@table("error", [LookupError("x"), SystemExit(3), TextlessError(), RecursionError()])
+class OwnError(BaseException):
+    """Is no `Exception`."""
+
+
+@table(
+    "error",
+    [
+        *(LookupError("x"), SystemExit(3), TextlessError(), RecursionError()),
+        *(OwnError("x"), GeneratorExit("x"), asyncio.CancelledError("x")),
+        BaseExceptionGroup("x", [OwnError("x"), GeneratorExit("x")]),
+    ],
+)
 def test_whatever_a_foreign_tools_functions_raise_is_told_and_ends_nothing(
     error: BaseException,
 ) -> None:
@@ -402,6 +414,24 @@ def test_whatever_a_foreign_tools_functions_raise_is_told_and_ends_nothing(
     assert why.startswith(f"it cannot say whether it works: {type(error).__name__}: ")
     assert f"told: {type(error).__name__}: " in make_preview(foreign, {}).text
     assert spec.get_effects({}) == ALL_EFFECTS
+
+
+def test_ctrl_c_while_a_foreign_tool_is_asked_ends_the_program() -> None:
+    def fail(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    foreign = SimpleNamespace(
+        spec=ToolSpec("probe", "Probes.", {"type": "object"}, effects=fail), preview=fail
+    )
+    for ask in (lambda: make_preview(foreign, {}), lambda: foreign.spec.get_effects({})):
+        with pytest.raises(KeyboardInterrupt):
+            ask()
+    told: list[Any] = []
+    # Only the main thread gets Ctrl-C: in another one the tool itself has raised it.
+    thread = Thread(target=lambda: told.append(make_preview(foreign, {}).text))
+    thread.start()
+    thread.join()
+    assert told == ["What it would change cannot be told: KeyboardInterrupt: "]
 
 
 @pytest.mark.parametrize(
