@@ -48,6 +48,7 @@ from mlx_tools.transcript import (
     State,
     UserRecord,
     context_used,
+    is_context_estimated,
 )
 
 if TYPE_CHECKING:
@@ -125,7 +126,11 @@ class ChatSession:
         self.sessions = [self.conversation.session]
         """The ids of the chat's sessions, the present one last."""
         used = None if self._changes_model else context_used([*self.past_records])
-        self._status = StatusLine(self.model, context=(self.context, used))
+        self._status = StatusLine(
+            self.model,
+            context=(self.context, used),
+            is_estimate=is_context_estimated([*self.past_records]),
+        )
 
     def _beginning(self, saved: SavedSession | None) -> Callable[[], Any]:
         """Return what opens the first conversation."""

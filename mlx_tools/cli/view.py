@@ -391,7 +391,8 @@ class StatusLine:
     The model, how full its context is, how fast it writes.
 
     It follows the events of a conversation, and leaves out what they do not say. ``context`` is the
-    size of the model's context, and the tokens that are used in it. ``clock`` returns seconds.
+    size of the model's context, and the tokens that are used in it. They are an estimate after a
+    compaction, until the server has counted the next prompt. ``clock`` returns seconds.
     """
 
     def __init__(
@@ -399,9 +400,11 @@ class StatusLine:
         model: str | None = None,
         *,
         context: tuple[int | None, int | None] = (None, None),
+        is_estimate: bool = False,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._model = model
+        self._is_estimate = is_estimate
         self._clock = clock
         self._context = context
         self._speed: float | None = None
@@ -424,18 +427,20 @@ class StatusLine:
                 if usage.completion_tokens is not None and seconds >= _MIN_SECONDS:
                     self._speed = usage.completion_tokens / seconds
             case events.ContextFilling():
-                self._context = (event.size, event.used_tokens)
+                self._context, self._is_estimate = (event.size, event.used_tokens), False
             case events.Compacted():
-                self._context = (self._context[0], event.tokens_after)
+                self._context, self._is_estimate = (self._context[0], event.tokens_after), True
             case events.Finished(outcome=outcome):
                 self._context = (outcome.context.size, outcome.context.used_tokens)
+                self._is_estimate = False
                 self._model = outcome.model or self._model
 
     def text(self) -> str:
         """Return the line, empty if nothing is known."""
         size, used = self._context
         share = 100 * used // size if size and used is not None else None
-        parts = [] if share is None else [f"context {share} % of {size:,}"]
+        about = "about " if self._is_estimate else ""
+        parts = [] if share is None else [f"context {about}{share} % of {size:,}"]
         if self._speed is not None:
             parts.append(f"{self._speed:.0f} tokens/s")
         if share is not None and share >= _FULL:
@@ -513,7 +518,7 @@ def describe_compaction(event: events.Compacted) -> str:
     tokens = (
         ""
         if old_tokens is None or new_tokens is None
-        else f", from {old_tokens} to {new_tokens} tokens"
+        else f", from {old_tokens} to about {new_tokens} tokens"
     )
     return f"the prompt was compacted{parts and f': {parts} left out'}{tokens}"
 

@@ -32,6 +32,7 @@ from mlx_tools.transcript.outcome import (
     Stopped,
     Unfinished,
     context_used,
+    is_context_estimated,
     last_run,
     make_outcome,
     make_run_outcome,

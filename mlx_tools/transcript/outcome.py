@@ -364,6 +364,12 @@ def context_used(run: Sequence[Record]) -> int | None:
     return None
 
 
+def is_context_estimated(run: Sequence[Record]) -> bool:
+    """Return True if `context_used` has the tokens that a compaction left."""
+    counted = (r for r in reversed(run) if isinstance(r, CompactedRecord | CompletionRecord))
+    return isinstance(next(counted, None), CompactedRecord)
+
+
 _NO_END: Final = ObservationRecord(call="", name="")
 """The stand-in for the end of a call that has not ended."""
 

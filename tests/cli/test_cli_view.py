@@ -265,7 +265,7 @@ def test_a_full_context_is_told_with_what_makes_room(capsys: Any) -> None:
     assert told.endswith("; /compact makes room\n")
     none = {"turns": 0, "observations": 0}
     done = events.Compacted(reason="asked", **none, summary=True, tokens_before=40, tokens_after=30)
-    assert describe_compaction(done) == "the prompt was compacted, from 40 to 30 tokens"
+    assert describe_compaction(done) == "the prompt was compacted, from 40 to about 30 tokens"
 
 
 def test_the_status_line_says_what_is_known_and_nothing_else() -> None:
@@ -286,6 +286,10 @@ def test_the_status_line_says_what_is_known_and_nothing_else() -> None:
     known = finished("a", context=Context(1000, 230), model="m")
     wrote = (started(), 3.0, piece("a"), 0.5, piece("b"), 2.0, ended(), known)
     assert after(*wrote) == "context 23 % of 1,000 · 2 tokens/s · m"
+    compacted = {"turns": 2, "observations": 0, "summary": True, "tokens_before": 230}
+    less = after(events.Compacted(reason="asked", **compacted, tokens_after=100))
+    assert less == "context about 10 % of 1,000 · 2 tokens/s · m"
+    assert after(known) == "context 23 % of 1,000 · 2 tokens/s · m"
     full = after(events.ContextFilling(size=1000, used_tokens=800))
     assert full == "context 80 % of 1,000 · 2 tokens/s · /compact makes room · m"
 
