@@ -290,9 +290,12 @@ class Completer:
         written.prefix, written.text, written.reading = turn.prefix, turn.text, turn.reading
         written.mends, written.mended_messages = tuple(turn.mends), turn.mended_messages
         written.finish_reason, written.repeated = turn.finish_reason, turn.repeated
-        error = ErrorInfo("unfilled", turn.violation) if turn.unfilled else written.reading.error
+        words, error = self._session.words, written.reading.error
+        if turn.unfilled:
+            reason = words.text(f"misfits.{turn.violation}") if turn.violation else ""
+            error = ErrorInfo("unfilled", reason)
         if error is not None and error.code in ("unfilled", "unknown_tool"):
-            text = self._session.words.error(error.code, name=turn.tool, reason=error.message)
+            text = words.error(error.code, name=turn.tool, reason=error.message)
             written.reading = Reading(error=replace(error, message=text))
         written.reading = self._session.settle_reading(written.reading, written)
         if teller is not None:

@@ -20,6 +20,7 @@ from msgspec import Struct
 from mlx_tools.errors import ConfigError, ErrorCode
 from mlx_tools.messages import Style
 from mlx_tools.prompt.catalog import one_line
+from mlx_tools.transcript import MendKind
 
 STYLES: Final[tuple[Style, ...]] = get_args(Style)
 GAP: Final = "…"
@@ -82,6 +83,7 @@ _TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
     "compaction.turns_readable": ("name", "id"),
     "compaction.observation": (),
     "compaction.observation_readable": ("name", "id"),
+    **dict.fromkeys((f"misfits.{kind}" for kind in get_args(MendKind)), ()),
 }
 """The single texts of ``messages.toml``, each with the placeholders that it must hold."""
 

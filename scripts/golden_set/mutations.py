@@ -134,7 +134,7 @@ MESSAGES = (
     ),
     ("iteration-limit", "No more tool calls.", "No tool calls now.", "No more tool calls."),
     ("in-doubt", "Nobody knows whether", "It is not known whether", "Nobody knows whether"),
-    ("unfilled", "A part of the line was not", "Part of the line was not", "part of the line was"),
+    ("unfilled", "The line could not be", "This line could not be", "line could not be"),
     ("mend-json", "as one valid JSON object", "as one JSON object", "as one valid JSON object"),
     ("mend-cut", "the line again, shorter", "the line again, short", "the line again, shorter"),
     ("mend-name", "Use the exact name", "Use the very name", "Use the exact name"),

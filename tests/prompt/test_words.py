@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -12,6 +13,7 @@ from mlx_tools.errors import ConfigError
 from mlx_tools.paths import read_data
 from mlx_tools.prompt.words import CODES, FILES, fill, parse_words
 from mlx_tools.store import load_words
+from mlx_tools.transcript import MendKind
 from tests.tables import table
 
 TEXTS: Mapping[str, str] = {name: read_data(f"prompts/{name}") for name in FILES}
@@ -30,6 +32,14 @@ def test_there_are_words_for_every_error_code() -> None:
         assert text
         assert "\n" not in text
         assert "{{" not in text
+
+
+def test_a_part_that_does_not_fit_is_told_in_a_sentence_without_its_internal_word() -> None:
+    words = load_words()
+    for kind in get_args(MendKind):
+        text = words.error("unfilled", reason=words.text(f"misfits.{kind}"))
+        assert re.fullmatch(r"The line could not be completed\. [A-Z][^.]+ [^.]+\.", text), text
+    assert "envelope" not in words.text("misfits.envelope")
 
 
 @pytest.mark.parametrize(
