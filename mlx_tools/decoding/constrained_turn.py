@@ -296,6 +296,7 @@ class ConstrainedTurn:
             and len(self.mends) > self._dropped_mend_count
         ):
             piece = self._restore_blank(piece)
+        # A server sends whole tokens, so a piece begins at a token edge.
         self._token_edges.append(len(self._turn_text))
         self._turn_text += piece
         request, deltas = self.pending_request, self._advance()
@@ -455,6 +456,7 @@ class ConstrainedTurn:
         assert self._pending_mend is not None and self._object is not None
         assert isinstance(pending, ScoreTokens)
         if alternatives is None:
+            # A request that the backend cannot answer does not count as sent.
             self._sent_counts[pending.text] -= 1
             return self._apply_mend(self._find_required_text())
         if text:  # some servers strip the space before it
@@ -893,6 +895,7 @@ class ConstrainedTurn:
         self._token_edges = [self._sample_begin]
         if self._read_end > boundary:
             self.restarts += 1
+            # The reader has read text that is replaced now, so the next use makes a new one.
             self.__dict__.pop("_reader", None)
             self._read_end = boundary
         if self._object is not None:
@@ -937,6 +940,7 @@ class ConstrainedTurn:
         """Give up mending, and use the model's first text without a schema."""
         self.unfilled = self._is_free = True
         self.restarts += 1
+        # The mended text is dropped, so its mends must not be recorded.
         self.mends, self._dropped_mend_count = [], 0
         self._object = self._pending_mend = None
         self._replace_from(
@@ -963,6 +967,7 @@ class ConstrainedTurn:
         """Set the next request, unless it asks too often for the same scores."""
         self.pending_request = request
         if isinstance(request, ScoreTokens) and self._sent_counts[request.text] >= MAX_SENT:
+            # The same scores would lead to the same violation.
             return self.feed_scores([])
         self._sent_counts[request.text] += 1
         if isinstance(request, SampleTokens):
