@@ -81,6 +81,7 @@ docs: $(READY) ## Write what is generated, in docs/ and for completion
 	$(BIN)/python scripts/scaling_table.py
 	$(BIN)/python scripts/work_table.py
 	$(BIN)/python scripts/damage_table.py
+	$(BIN)/python scripts/gateway_figures.py
 	$(BIN)/python scripts/chat_screens.py
 	$(BIN)/python scripts/completion_table.py
 	$(BIN)/python scripts/counts.py

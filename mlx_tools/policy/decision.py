@@ -287,8 +287,8 @@ def _allow(policy: Policy, spec: ToolSpec, grant: str, effects: Effects) -> Deci
 def decide_by_template(template: ApprovalTemplate, spec: ToolSpec, effects: Effects) -> Decision:
     """Return the decision on a call that a template approves instead of a person."""
     reason = (
-        f"{spec.name} has a standing yes{_describe_purpose(effects)} until {template.expires_at}: "
-        f"template {template.id}"
+        f"{spec.name} is approved{_describe_purpose(effects)} until {template.expires_at}, "
+        f"by template {template.id}"
     )
     return Decision("allow", f"{TEMPLATE}{template.id}", reason)
 

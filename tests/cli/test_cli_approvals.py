@@ -1,4 +1,4 @@
-"""`mlx-tools approvals`: adding, listing and revoking standing yeses, and what they let through."""
+"""`mlx-tools approvals`: adding, listing and revoking approvals for many calls."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_standing_yes_lets_a_script_write_until_it_is_revoked(run: Any, root: 
     assert (done.code, decided[-1]["rule"]) == (0, f"template {made['id']}")
     assert (root / "drafts" / "a.md").read_text() == "tea"
     shown = asked(run, root, "--steps")
-    assert f"! file_access has a standing yes to write until {made['expires_at']}" in shown.err
+    assert f"! file_access is approved to write until {made['expires_at']}" in shown.err
     assert f"template {made['id']}" in run("sessions", "show", "last").out
     assert run("approvals", "revoke", made["id"]).code == 0
     assert asked(run, root).code == EXIT_PAUSED
