@@ -42,6 +42,7 @@ from mlx_tools.transcript import (
     StoppedRecord,
     SummaryRecord,
     UserRecord,
+    drop_advice,
     dropped_text,
     stopped_in_words,
 )
@@ -112,8 +113,11 @@ class ReportStep:
     """The complete text of a person or the model."""
 
 
-def build_steps(records: Sequence[Record]) -> list[ReportStep]:
-    """Return the steps of a run."""
+def build_steps(records: Sequence[Record], *, advice: bool = False) -> list[ReportStep]:
+    """Return the steps of a run.
+
+    With ``advice`` they say what a person at a terminal can do; a page or a report has no terminal.
+    """
     steps: list[ReportStep] = []
     calls: dict[str, ReportStep] = {}
     mends: list[MendRecord] = []
@@ -125,6 +129,8 @@ def build_steps(records: Sequence[Record]) -> list[ReportStep]:
         if isinstance(record, GoldenRecord) and not record.expect:
             continue
         step = _make_step(record)
+        if advice and isinstance(record, StoppedRecord):
+            step.words = _join_message(record.message, stopped_in_words([record]))
         mends = [*mends, record] if isinstance(record, MendRecord) else []
         if isinstance(record, MendRecord):
             step.words = (
@@ -248,13 +254,17 @@ def _make_completion(record: CompletionRecord) -> ReportStep:
     )
 
 
+def _join_message(message: str, words: str) -> str:
+    """Return the words about an end, after its recorded message if they leave it out."""
+    return words if message in words else f"{message}\n{words}"
+
+
 def _make_end(record: AnswerRecord | StoppedRecord) -> ReportStep:
     if isinstance(record, StoppedRecord):
         waiting = _select_notes((record.waiting_for, f"waiting for the {record.waiting_for}"))
         blocks = [fold_text(record.partial, "What had come")] if record.partial else []
-        words = stopped_in_words([record])
-        if record.message not in words:
-            words = f"{record.message}\n{words}"
+        words = stopped_in_words([record], advice=False)
+        words = _join_message(drop_advice(record.message), words)
         return ReportStep("end", "Stopped", record.reason, waiting, words, blocks, bad=True)
     notes = _select_notes(
         (record.bare_text, "plain text"),

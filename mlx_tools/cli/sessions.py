@@ -362,7 +362,7 @@ def title(listing: ListedSession) -> Lines:
 
 def conversation(records: Sequence[Record]) -> Lines:
     """Yield the records as a conversation, step by step."""
-    for step in build_steps(records):
+    for step in build_steps(records, advice=True):
         if step.kind == "setup":
             continue
         if step.kind == "user":

@@ -11,7 +11,13 @@ from mlx_tools.transcript.call_history import (
 )
 from mlx_tools.transcript.chat_messages import observation_text, tool_call
 from mlx_tools.transcript.counters import Counters, CounterSum, count
-from mlx_tools.transcript.endings import EMPTY_ANSWER, STOP_WORDS, cut_in_words, stopped_in_words
+from mlx_tools.transcript.endings import (
+    EMPTY_ANSWER,
+    STOP_WORDS,
+    cut_in_words,
+    drop_advice,
+    stopped_in_words,
+)
 from mlx_tools.transcript.events import (
     AnswerPiece,
     CallRead,

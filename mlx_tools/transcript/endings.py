@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
@@ -77,6 +78,7 @@ def stopped_in_words(records: Sequence[Record], *, advice: bool = True) -> str:
     last = records[-1]
     assert isinstance(last, StoppedRecord)
     what, way_out = STOP_WORDS[last.reason]
+    message = last.message if advice else drop_advice(last.message)
     completions = [r for r in records if isinstance(r, CompletionRecord)]
     if last.reason == "iteration_limit" and completions:
         what = f"stopped after {len(completions)} steps"
@@ -84,13 +86,24 @@ def stopped_in_words(records: Sequence[Record], *, advice: bool = True) -> str:
     if last.reason == "format_errors" and completions:
         what, way_out = _unreadable(completions[-1], records) or (what, way_out)
     elif last.reason == "context_full":
-        what = last.message or what
-    elif last.message and last.reason not in ("interrupted", "cancelled"):  # these say it all
-        what = f"{what}: {last.message}"
+        what = message or what
+    elif message and last.reason not in ("interrupted", "cancelled"):  # these say it all
+        what = f"{what}: {message}"
         is_of_server = last.reason in ("backend_error", "completion_timeout")
-        if is_of_server and last.message.endswith(")"):
+        if is_of_server and message.endswith(")"):
             return f"stopped: {what}"  # the error says itself what to do
     return f"stopped: {what} ({way_out})" if advice else f"stopped: {what}"
+
+
+_TERMINAL_ADVICE: Final = re.compile(
+    r" \((?=[^\n]*(?:mlx-tools [a-z]|--[a-z]|/[a-z]+ in chat))(?:[^()]|\([^()]*\))*\)$"
+)
+"""The end of a message that names a command, an option or a command of chat."""
+
+
+def drop_advice(message: str) -> str:
+    """Return a recorded message without its advice for a person at a terminal."""
+    return _TERMINAL_ADVICE.sub("", message)
 
 
 EMPTY_ANSWER: Final = "the model gave an empty answer"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from mlx_tools.app import build_steps
-from mlx_tools.errors import UsageError
+from mlx_tools.errors import StopReason, UsageError
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.paths import locked
 from mlx_tools.plugins.page.session_titles import MAX_TITLE, SessionTitles
@@ -85,6 +86,19 @@ def test_a_run_that_stopped_and_went_on_has_its_last_end_as_the_answer() -> None
     assert first.answer is not None and first.answer.whole == "There."
     assert [act.step.label for act in first.acts] == ["Call c1", "Stopped"]
     assert second.question is not None and second.answer is None
+
+
+def test_a_page_gives_no_advice_for_a_terminal_and_a_terminal_does() -> None:
+    message = "no server answers at http://a (start one with mlx-tools models serve NAME (1 GB))"
+    for reason in get_args(StopReason):
+        for text in ("", message, "it broke off (errno 32)"):
+            record = StoppedRecord(reason=reason, message=text)
+            (step,) = build_steps([record])
+            advice = r"mlx-tools (?!failed)[a-z]|--[a-z]|/[a-z]+ in chat"
+            assert not re.search(advice, step.words), step.words
+            assert step.words.startswith(("stopped", "no server answers at http://a", "it broke"))
+            (step,) = build_steps([record], advice=True)
+            assert re.search(f"{advice}|errno 32", step.words), step.words
 
 
 def test_a_part_of_a_session_shows_what_has_no_question() -> None:
