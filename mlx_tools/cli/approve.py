@@ -26,7 +26,7 @@ from mlx_tools.cli.call_text import (
     wrap_lines,
 )
 from mlx_tools.cli.inputs import EditFailed, edit_in_editor, find_editor, is_at_terminal, read_key
-from mlx_tools.cli.output import steerable, wrap_line
+from mlx_tools.cli.output import cells, steerable, wrap_line
 from mlx_tools.controller import (
     ApprovalAnswer,
     ApprovalRequest,
@@ -196,12 +196,15 @@ class Questions:
         session = "s" if self._look and can_last else ""
         keys = f"yn{edit}{session}dp"
         while True:
-            line = _offer(keys, request, get_screen_size(self._screen).columns, omits=omits)
+            columns = get_screen_size(self._screen).columns
+            line = _offer(keys, request, columns, omits=omits)
             key = read_key(self._keyboard, self._screen, partial(self._prompt, f"{line} "), show)
             key = "p" if key is None else key.lower()
             if len(key) == 1 and key in keys:
                 yes = "yes" if key in "ys" and not omits else ""
-                self._say({"n": "no", "p": "paused"}.get(key, yes))
+                word = {"n": "no", "p": "paused"}.get(key, yes)
+                is_full = cells(line.rpartition("\n")[2]) + 1 + len(word) > columns
+                self._say(f"\n{word}" if word and is_full else word)
                 return key
             self._say("?")
             show = None

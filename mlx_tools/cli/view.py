@@ -518,7 +518,7 @@ def describe_compaction(event: events.Compacted) -> str:
     tokens = (
         ""
         if old_tokens is None or new_tokens is None
-        else f", from {old_tokens} to about {new_tokens} tokens"
+        else f", from {old_tokens:,} to about {new_tokens:,} tokens"
     )
     return f"the prompt was compacted{parts and f': {parts} left out'}{tokens}"
 

@@ -280,6 +280,16 @@ def test_the_keys_are_spelled_out_and_no_consent_is_offered_that_cannot_cover_th
     assert f"\n\x1b[?2004h{keys} " in one.text and answer.approved is None
 
 
+@pytest.mark.parametrize(("columns", "is_new_line"), [(60, True), (80, False)])
+def test_a_word_that_does_not_fit_after_the_keys_is_on_a_line_of_its_own(
+    desk: Any, columns: int, is_new_line: bool
+) -> None:
+    one = desk(columns, 24)
+    one.asks(request(), typed=[(ASKED, "p")], look=looked)
+    assert bool(re.search(r"\npaused\r?\n", one.text)) == is_new_line
+    assert "paused" in one.text
+
+
 def test_a_consent_for_the_session_covers_the_calls_beside_it_but_none_with_more_effects(
     desk: Any,
 ) -> None:

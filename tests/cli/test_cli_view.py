@@ -264,8 +264,10 @@ def test_a_full_context_is_told_with_what_makes_room(capsys: Any) -> None:
     assert "81 % of the model's context" in (told := capsys.readouterr().err)
     assert told.endswith("; /compact makes room\n")
     none = {"turns": 0, "observations": 0}
-    done = events.Compacted(reason="asked", **none, summary=True, tokens_before=40, tokens_after=30)
-    assert describe_compaction(done) == "the prompt was compacted, from 40 to about 30 tokens"
+    done = events.Compacted(
+        reason="asked", **none, summary=True, tokens_before=4000, tokens_after=30
+    )
+    assert describe_compaction(done) == "the prompt was compacted, from 4,000 to about 30 tokens"
 
 
 def test_the_status_line_says_what_is_known_and_nothing_else() -> None:
