@@ -240,12 +240,13 @@ class SettingRow:
         """Return the allowed values in words."""
         if self.setting.allowed:
             return self.setting.allowed
+        unit = " seconds" if scale == 1000 else ""  # of a setting in milliseconds
         words = [*self.choices, *(("true", "false") if self.is_a("boolean") else ())]
         for part in self._parts:
             if part.low is not None and part.high is not None:
                 noun = _NOUNS[part.kind if scale == 1 else "number"]
                 low, high = (f"{end / scale:.12g}" for end in (part.low, part.high))
-                words.append(f"{noun} from {low} to {high}")
+                words.append(f"{noun} from {low} to {high}{unit}")
         if not words:  # a plugin's setting without a description
             words = [_PLAIN_NOUNS[part.kind] for part in self._parts if part.kind != "null"]
         return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]

@@ -146,7 +146,7 @@ class LiveView:
         if self._is_starting:
             self._is_starting = False
             del self._awaited[""]
-        if not isinstance(event, events.CallRead | events.CallDecided):
+        if not isinstance(event, events.CallRead | events.CallEdited | events.CallDecided):
             for colour, text in self._calls:
                 self._detail(colour, text)
             self._calls.clear()
@@ -189,10 +189,10 @@ class LiveView:
             case events.ArgumentsPiece():
                 self._add_arguments(event.text)
             case events.CallRead():
-                self._arguments[event.call] = event.arguments
                 repaired = f"  (repaired: {', '.join(event.repairs)})" if event.repairs else ""
-                text = f"→ {event.name} {_line(json_line(event.arguments))}{repaired}"
-                self._calls.append(("bold", text))
+                self._note_call(event, repaired)
+            case events.CallEdited():
+                self._note_call(event, "  (edited)")
             case events.CallDecided() if event.rule.startswith(TEMPLATE):
                 self._step("yellow", f"! {_line(event.reason)}")
             case events.CallDecided() if event.decision != "allow":
@@ -320,6 +320,12 @@ class LiveView:
         self._row = ""
 
     # --- steps ---
+
+    def _note_call(self, event: events.CallRead | events.CallEdited, mark: str) -> None:
+        """Note a call's arguments, and the line that shows them."""
+        self._arguments[event.call] = event.arguments
+        text = f"→ {event.name} {_line(json_line(event.arguments))}{mark}"
+        self._calls.append(("bold", text))
 
     def _note_decision(self, event: events.CallDecided) -> None:
         """Note the reason of a call that does not run at once."""

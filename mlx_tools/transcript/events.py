@@ -20,6 +20,7 @@ from mlx_tools.transcript.records import (
     CompletionRecord,
     CorrectionRecord,
     DecisionRecord,
+    EditRecord,
     ExecutionRecord,
     MendKind,
     MendRecord,
@@ -83,6 +84,15 @@ class CallRead(Event, frozen=True, kw_only=True):
     name: str
     arguments: Mapping[str, Any]
     repairs: tuple[str, ...] = ()
+
+
+class CallEdited(Event, frozen=True, kw_only=True):
+    """A person changed the arguments of a call."""
+
+    call: str
+    name: str
+    arguments: Mapping[str, Any]
+    """The new arguments."""
 
 
 class CallDecided(Event, frozen=True, kw_only=True):
@@ -155,6 +165,8 @@ def make_event(
                 r for r in later_records if isinstance(r, RepairRecord) and r.call == record.call
             )
             return _event(CallRead, record, repairs=tuple(repair.name for repair in repairs))
+        case EditRecord():
+            return _event(CallEdited, record, name=_name(record.call, records))
         case DecisionRecord():
             return _event(CallDecided, record, name=_name(record.call, records))
         case ExecutionRecord():
@@ -188,7 +200,8 @@ def _mends(records: Sequence[Record]) -> Iterator[MendRecord]:
 
 
 RECORD_EVENTS: Final = (
-    *(TurnEnded, Mended, FormatBroken, CallRead, CallDecided, ToolStarted, ToolEnded, Compacted),
+    *(TurnEnded, Mended, FormatBroken, CallRead, CallEdited, CallDecided, ToolStarted, ToolEnded),
+    Compacted,
 )
 """Those that are told again of a transcript that is read again."""
 

@@ -143,6 +143,14 @@ def test_steps_tell_what_was_asked_what_ran_how_long_and_what_came_back() -> Non
     ]
 
 
+def test_a_call_that_a_person_edited_is_shown_as_it_ran() -> None:
+    edit = events.CallEdited(call="c1", name="clock", arguments={"zone": "Oslo"})
+    happened = (called("c1", "clock", zone="UTC"), ASKS, edit, returned("clock", "12:00"))
+    assert '→ clock {"zone":"Oslo"}  (edited)\n' in seen(*happened)[0]
+    shown = "".join(Watched(every_step=False).show(*happened))
+    assert "Oslo" in shown and "UTC" not in shown
+
+
 def test_a_call_that_a_question_shows_is_not_told_before_it() -> None:
     watched = Watched()
     watched.show(called("c1", "clock", text="x"), ASKS)

@@ -28,7 +28,14 @@ from mlx_tools.plugins.folders.offers import list_folder_offers
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call
 from mlx_tools.tools import Registry, ToolContext, ToolOffer
-from mlx_tools.transcript.events import CallDecided, Finished, ToolEnded, WouldChange
+from mlx_tools.transcript.events import (
+    CallDecided,
+    CallEdited,
+    Finished,
+    ToolEnded,
+    ToolStarted,
+    WouldChange,
+)
 from mlx_tools.transcript.outcome import Outcome
 from mlx_tools.transcript.records import ApprovalRecord, DecisionRecord
 from tests.controller.sessions import collect_events, read_records, resume_session
@@ -204,6 +211,19 @@ def test_what_an_edited_call_would_change_is_told_before_it_is_approved(root: Pa
     assert isinstance(outcome, Answered) and outcome.calls[0].arguments == approver.arguments
     assert approver.shown[0].startswith("--- b.txt\n+++ b.txt\n@@ -1 +1 @@\n-b\n")
     assert (root / "b.txt").read_text() == "new" and (root / "a.txt").read_text() == "as it was"
+
+
+def test_new_arguments_are_an_event_before_the_call_runs(root: Path) -> None:
+    (root / "b.txt").write_text("b")
+    approver = Edits("b.txt")
+    write = call("file_access", operation="write", path="a.txt", content="x")
+    allowed, tools = Policy(allow=["*"]), registry(root)
+    made = Controller(ScriptedBackend(write, answer()), tools, allowed, approver=approver)
+    happened = collect_events(made)
+    (edit,) = (event for event in happened if isinstance(event, CallEdited))
+    assert (edit.name, edit.arguments) == ("file_access", approver.arguments)
+    kinds = [type(event) for event in happened]
+    assert kinds.index(CallEdited) < kinds.index(ToolStarted)
 
 
 def test_an_edited_call_that_is_no_longer_what_was_shown_is_asked_about_again(root: Path) -> None:
