@@ -95,15 +95,25 @@ def stopped_in_words(records: Sequence[Record], *, advice: bool = True) -> str:
     return f"stopped: {what} ({way_out})" if advice else f"stopped: {what}"
 
 
-_TERMINAL_ADVICE: Final = re.compile(
-    r" \((?=[^\n]*(?:mlx-tools [a-z]|--[a-z]|/[a-z]+ in chat))(?:[^()]|\([^()]*\))*\)$"
-)
-"""The end of a message that names a command, an option or a command of chat."""
+_TERMINAL_ADVICE: Final = re.compile(r"mlx-tools [a-z]|--[a-z]|/[a-z]+ in chat")
+"""A command, an option or a command of chat."""
 
 
 def drop_advice(message: str) -> str:
-    """Return a recorded message without its advice for a person at a terminal."""
-    return _TERMINAL_ADVICE.sub("", message)
+    """Return a recorded message without its advice for a person at a terminal.
+
+    The advice is in parentheses at the end; there may be others within.
+    """
+    begin, depth = len(message), 0
+    if message.endswith(")"):
+        # No pattern: it would take the square of a long text's time.
+        for bracket in reversed([*re.finditer(r"[()]", message)]):
+            depth += 1 if bracket[0] == ")" else -1
+            if not depth:
+                begin = bracket.start()
+                break
+    is_advice = message[:begin].endswith(" ") and _TERMINAL_ADVICE.search(message, begin)
+    return message[: begin - 1] if is_advice else message
 
 
 EMPTY_ANSWER: Final = "the model gave an empty answer"

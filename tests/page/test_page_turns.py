@@ -31,6 +31,7 @@ from mlx_tools.transcript import (
     ResumedRecord,
     StoppedRecord,
     UserRecord,
+    drop_advice,
 )
 from tests.page.test_page import opened, post
 from tests.waiting import EXPIRES, HANG, until
@@ -86,6 +87,24 @@ def test_a_run_that_stopped_and_went_on_has_its_last_end_as_the_answer() -> None
     assert first.answer is not None and first.answer.whole == "There."
     assert [act.step.label for act in first.acts] == ["Call c1", "Stopped"]
     assert second.question is not None and second.answer is None
+
+
+@pytest.mark.parametrize(
+    ("message", "left"),
+    [
+        ("it failed", "it failed"),
+        ("it failed (see --help)", "it failed"),
+        ("(a) it failed (b) (raise it (now) with --timeout)", "(a) it failed (b)"),
+        ("it failed) (raise it with --timeout)", "it failed)"),
+        ("it failed (errno 32)", "it failed (errno 32)"),
+        ("f(--x)", "f(--x)"),
+        ("--timeout was over)", "--timeout was over)"),
+        (f"{' (' * 100_000}--x)", f"{' (' * 99_999}"),
+        ("", ""),
+    ],
+)
+def test_only_advice_at_the_end_is_dropped(message: str, left: str) -> None:
+    assert drop_advice(message) == left
 
 
 def test_a_page_gives_no_advice_for_a_terminal_and_a_terminal_does() -> None:
