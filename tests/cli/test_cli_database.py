@@ -88,7 +88,7 @@ def test_a_job_is_kept_run_and_completed(run: Run, address: str) -> None:
             db.execute("UPDATE jobs SET next_due = 1, try_at = 1")
         (ended,) = run("schedule", "run", "--json").lines
     assert (ended["status"], ended["job"], job_ids()) == ("answered", job["id"], [job["id"]])
-    assert [word for word, _ in session_ids()] == [ended["session"], "last"]
+    assert [word for word, _ in session_ids()] == ["last", ended["session"]]
 
 
 def test_doctor_tries_the_database_and_says_what_keeps_it_from_being_used(
@@ -123,7 +123,7 @@ def test_a_shell_is_told_the_ids_also_where_a_file_names_the_database(
     monkeypatch.delenv("MLX_TOOLS_SESSIONS")
     assert session_ids() == [("last", "")]
     configure(f'sessions = "{address}"\n')
-    assert [word for word, _ in session_ids()] == [files.session, "last"]
+    assert [word for word, _ in session_ids()] == ["last", files.session]
 
 
 def test_a_shell_is_told_nothing_where_the_database_is_not_reached(

@@ -104,7 +104,8 @@ def test_an_empty_file_in_place_of_a_golden_transcript_fails_as_golden_run_does(
     for place, text in ((folder / "golden", ""), (alone, "\n"), (usual, " \n\n")):
         place.mkdir(exist_ok=True)
         (place / "empty.jsonl").write_text(text)
-    done = run(folder, "golden", "golden_transcripts", "alone/empty.jsonl", "-q")
+    # Without a summary, which has the reasons again where CI is set.
+    done = run(folder, "golden", "golden_transcripts", "alone/empty.jsonl", "-q", "-rN")
     assert "4 failed, 1 passed" in done.stdout
     assert (
         done.stdout.count("the file is empty (take it from where it was kept, or remove it)") == 3
