@@ -37,8 +37,8 @@ MAX_QUESTIONS: Final = 50
 """Sessions that are shown with their question: more than a screen holds."""
 
 MAX_CHOICES: Final = 1_000
-"""Words that are offered at once: a shell takes seconds for tens of thousands. To reach the others,
-one types more of the word."""
+"""Words that are offered at once. A choice: nobody reads more, and shells get slow. To reach the
+others, one types more of the word."""
 
 
 def session_ids() -> list[Item]:

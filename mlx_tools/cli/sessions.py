@@ -194,7 +194,7 @@ def prune(
     store = open_user_store()
     sessions = store.by_last_update()[keep:]
     limit = inf if older_than is None else time.time() - older_than * _DAY
-    if older_than is not None:  # only these are read, which takes a hundred times as long
+    if older_than is not None:  # only these are read, which takes much longer
         sessions = [session for session in sessions if store.updated(session) < limit]
     listings = []
     with progress_counter("reading sessions", len(sessions)) as step:
